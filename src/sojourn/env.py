@@ -1,0 +1,28 @@
+"""Environment variables that are not command-line flags, as one typed table. Read at the call, so tests can set them.
+
+Flags have variables of their own (`SOJOURN_PORT` for `--port` and so on), which the command line reads.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_dir() -> Path:
+    """SOJOURN_CACHE_DIR: where pulled model files are kept. Default: ~/.cache/sojourn (or under XDG_CACHE_HOME)."""
+    given = os.environ.get("SOJOURN_CACHE_DIR")
+    if given:
+        return Path(given).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "sojourn"
+
+
+def offline() -> bool:
+    """SOJOURN_OFFLINE or HF_HUB_OFFLINE: never touch the network."""
+    return any(os.environ.get(name, "").lower() in {"1", "true", "yes", "on"} for name in ("SOJOURN_OFFLINE", "HF_HUB_OFFLINE"))
+
+
+def audit_every_step() -> bool:
+    """SOJOURN_AUDIT: check the KV accounting after every step instead of only when idle (tests do)."""
+    return os.environ.get("SOJOURN_AUDIT", "") == "1"
