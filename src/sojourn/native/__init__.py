@@ -1,0 +1,5 @@
+"""The C++ kernels behind typed wrappers; nothing above this package touches the extension module itself."""
+
+from sojourn.native.kernels import dequantize, formats
+
+__all__ = ["dequantize", "formats"]
