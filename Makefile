@@ -4,7 +4,9 @@
 #   make test                         lint, then every test that needs at most the default model
 #   make test-all                     the same, then the tests of the other two models
 
-PYTHON ?= $(firstword $(foreach p,python3.14 python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+# The first interpreter that runs and is new enough (a version manager's shim may exist and not run).
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -22,28 +24,31 @@ help:
 	@echo "   make setup | lint | format | bench | measure-install | clean"
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $(PYTHON); set PYTHON=..."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Two stamps: dependencies are resolved only when pyproject.toml changes, the package itself is rebuilt when a source file does
-# (objects stay in build/, so only the C++ files that changed are compiled).
+# Stamps: dependencies are resolved only when pyproject.toml changes; the package itself is built again when a source file does.
+# A user's build gets its tools in isolation. A developer's has them in the environment, so objects in build/ stay valid and
+# only the C++ files that changed are compiled.
+BUILD_TOOLS = cmake ninja $(shell sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
 $(VENV)/.base: pyproject.toml | $(BIN)/python
 	$(PIP) install .
 	@touch $@ $(VENV)/.package
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(PIP) install '.[dev]'
+	$(PIP) install $(BUILD_TOOLS)
+	$(PIP) install --no-build-isolation '.[dev]'
 	@touch $@ $(VENV)/.base $(VENV)/.package
 
 $(VENV)/.package: $(SOURCES) | $(BIN)/python
-	$(PIP) install --no-deps --force-reinstall .
+	$(PIP) install --no-deps --force-reinstall $(if $(wildcard $(VENV)/.dev),--no-build-isolation) .
 	@touch $@
 
 setup: $(VENV)/.base
-	@$(MAKE) --no-print-directory $(VENV)/.package
+	@$(MAKE) --no-print-directory --quiet $(VENV)/.package
 
 dev: $(VENV)/.dev
-	@$(MAKE) --no-print-directory $(VENV)/.package
+	@$(MAKE) --no-print-directory --quiet $(VENV)/.package
 
 serve: setup
 	$(BIN)/sojourn serve $(ARGS)
