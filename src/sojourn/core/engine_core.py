@@ -1,0 +1,184 @@
+"""The engine: schedule, run, update. Owns the scheduler and the runner; turns requests into steps, steps into deltas."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from sojourn.core.request import Request
+from sojourn.core.scheduler import Scheduler, SchedulerOutput
+from sojourn.core.step_log import StepLog, StepRecord
+from sojourn.env import audit_every_step
+from sojourn.errors import ContextLengthExceeded, InvalidRequest
+from sojourn.records import Admission, EngineInfo, EngineRequest, EngineStats, StepPlan, StepResult, TokenDelta
+
+
+class Runner(Protocol):
+    """What executes a step. It keeps the sampler's state between steps and never looks at a request."""
+
+    def run(self, plan: StepPlan) -> StepResult: ...
+
+
+class EngineCore:
+    """Runs requests step by step. Not thread-safe: one thread adds, aborts and steps."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, info: EngineInfo) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.info = info
+        self.step_log = StepLog()
+        self._num_added = 0
+        self._audit = audit_every_step()
+        self._last_step_ns = time.monotonic_ns()
+
+    def add_request(self, request: EngineRequest) -> Request:
+        """Check and queue a request.
+
+        Raises ContextLengthExceeded when the prompt can never fit, InvalidRequest when it is empty, holds ids outside
+        the vocabulary, or reuses the id of an unfinished request.
+        """
+        self._check(request)
+        room = self.info.max_model_len - len(request.prompt_ids)
+        wanted = request.params.max_tokens
+        live = Request(
+            spec=request,
+            seed=request.params.seed if request.params.seed is not None else secrets.randbits(64),
+            max_tokens=room if wanted is None else min(wanted, room),
+            sequence=self._num_added,
+            arrival_time=request.arrival_ns / 1e9 if request.arrival_ns else time.perf_counter(),
+        )
+        self._num_added += 1
+        self.scheduler.add(live)
+        return live
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Drop requests in any state; unknown and finished ids change nothing. They give no further deltas."""
+        self.scheduler.abort(request_ids)
+
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished()
+
+    def step(self) -> list[TokenDelta]:
+        start = time.perf_counter()
+        scheduled = self.scheduler.schedule()
+        if not scheduled.scheduled:  # the only running request gave its blocks back: it returns in the next step
+            return []
+        result = self.runner.run(self._plan(scheduled))
+        work = tuple((request.request_id, request.num_computed, n) for request, n in scheduled.scheduled)
+        deltas = self.scheduler.update(scheduled, result)
+        self._record(start, work, result)
+        return deltas
+
+    def stats(self) -> EngineStats:
+        counters, pool = self.scheduler.counters, self.scheduler.kv.pool
+        return EngineStats(
+            step=len(self.step_log),
+            num_running=len(self.scheduler.running),
+            waiting_by_reason=self.scheduler.waiting_by_reason(),
+            kv_live=pool.num_live,
+            kv_cached=pool.num_cached,
+            kv_free=pool.num_free,
+            num_preemptions=counters.num_preemptions,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            generation_tokens=counters.generation_tokens,
+            prefix_queries=counters.prefix_queries,
+            finished={str(reason): count for reason, count in counters.finished.items()},
+            last_step_ns=self._last_step_ns,
+        )
+
+    def audit(self) -> None:
+        """Raise AssertionError if the accounting of blocks, slots or queues is wrong anywhere."""
+        self.scheduler.audit()
+
+    def _check(self, request: EngineRequest) -> None:
+        prompt, vocab = request.prompt_ids, self.info.vocab_size
+        if not prompt:
+            raise InvalidRequest("The prompt has no tokens.", param="prompt")
+        longest = self.info.max_model_len - (0 if request.params.max_tokens == 0 else 1)
+        if len(prompt) > longest:
+            raise ContextLengthExceeded(
+                f"The prompt has {len(prompt)} tokens; this model serves prompts of at most {longest} tokens "
+                f"(context length {self.info.max_model_len}). Shorten it.",
+                param="prompt",
+            )
+        if self.scheduler.knows(request.request_id):
+            raise InvalidRequest(
+                f"A request with id {request.request_id!r} is already being served.", param="request_id"
+            )
+        params = request.params
+        named: dict[str, Iterable[int]] = {
+            "prompt": (min(prompt), max(prompt)),
+            "logit_bias": params.logit_bias or (),
+            "allowed_token_ids": params.allowed_token_ids or (),
+            "bad_words": (token for sequence in params.bad_token_ids for token in sequence),
+        }
+        for param, ids in named.items():
+            if not all(0 <= token_id < vocab for token_id in ids):
+                raise InvalidRequest(
+                    f"{param} holds a token id outside the vocabulary (0 to {vocab - 1}).", param=param
+                )
+
+    def _plan(self, scheduled: SchedulerOutput) -> StepPlan:
+        """Flatten to the arrays that the executor works on."""
+        work = scheduled.scheduled
+        counts = np.fromiter((n for _, n in work), np.int32, len(work))
+        computed = np.fromiter((request.num_computed for request, _ in work), np.int32, len(work))
+        totals = np.fromiter((request.num_tokens for request, _ in work), np.int32, len(work))
+        cu_seqlens_q = np.zeros(len(work) + 1, np.int32)
+        np.cumsum(counts, out=cu_seqlens_q[1:])
+        token_ids: list[int] = []
+        for request, n in work:
+            token_ids += request.tokens(request.num_computed, request.num_computed + n)
+        positions = np.arange(len(token_ids), dtype=np.int32) + np.repeat(computed - cu_seqlens_q[:-1], counts)
+        tables = np.zeros((len(work), max(len(request.block_table) for request, _ in work)), np.int32)
+        for row, (request, _) in zip(tables, work, strict=True):
+            row[: len(request.block_table)] = request.block_table
+        wants_token = np.fromiter((request.max_tokens > 0 for request, _ in work), np.bool_, len(work))
+        return StepPlan(
+            step=len(self.step_log),
+            token_ids=np.array(token_ids, np.int32),
+            positions=positions.astype(np.int32, copy=False),
+            cu_seqlens_q=cu_seqlens_q,
+            seq_lens=computed + counts,
+            block_tables=tables,
+            slots=np.fromiter((request.slot for request, _ in work), np.int32, len(work)),
+            samples=(computed + counts == totals) & wants_token,
+            prompt_logprobs=np.fromiter((_wants_prompt_logprobs(request) for request, _ in work), np.bool_, len(work)),
+            admitted=[self._admission(request) for request in scheduled.admitted],
+        )
+
+    def _admission(self, request: Request) -> Admission:
+        assert request.slot is not None
+        return Admission(
+            slot=request.slot,
+            params=request.params,
+            seed=request.seed,
+            eos_token_ids=tuple(self.scheduler.eos_token_ids),
+            prompt_ids=request.prompt_ids,
+            output_ids=request.output_ids,
+        )
+
+    def _record(self, start: float, work: tuple[tuple[str, int, int], ...], result: StepResult) -> None:
+        if self._audit:
+            self.audit()
+        self._last_step_ns = time.monotonic_ns()
+        self.step_log.append(
+            StepRecord(
+                step=len(self.step_log),
+                start=start,
+                duration=time.perf_counter() - start,
+                compute=result.compute_ns / 1e9,
+                sample=result.sample_ns / 1e9,
+                scheduled=work,
+            )
+        )
+
+
+def _wants_prompt_logprobs(request: Request) -> bool:
+    """Until the first output token exists; a recomputation after that doesn't give them a second time."""
+    return request.params.prompt_logprobs is not None and not request.output_ids

@@ -1,0 +1,85 @@
+"""One live request: what was asked, how far it has come, and what it holds. Owned and changed by the scheduler only."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sojourn.records import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+
+
+class WaitingReason(enum.StrEnum):
+    """Why a request isn't running."""
+
+    STEP_RUNNING = "step_running"  # arrived while a step was being computed
+    KV_BLOCKS = "kv_blocks"  # its remaining prefill doesn't fit into the free KV blocks
+    SEQ_SLOTS = "seq_slots"  # max_num_seqs requests are running
+    TOKEN_BUDGET = "token_budget"  # this step's tokens are spent
+    PREFIX = "prefix"  # a running request is computing the very blocks it needs next
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """`num_computed` of `num_tokens` positions have their K and V in the blocks of `block_table`.
+
+    Prefill, decode, chunks, cache hits and recomputation after a preemption are all the same thing:
+    `num_computed` catching up with `num_tokens`.
+    """
+
+    spec: EngineRequest
+    seed: int
+    max_tokens: int  # what the context leaves, at most what was asked for
+    sequence: int  # arrival order in this engine
+    arrival_time: float = field(default_factory=time.perf_counter)  # seconds, CLOCK_MONOTONIC
+    output_ids: list[int] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)  # seconds, one per output token
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)  # of full blocks, chained; grows, never shrinks
+    slot: int | None = None  # held while running
+    waiting_reason: WaitingReason = WaitingReason.STEP_RUNNING
+    num_passes: int = 0  # later requests admitted while this one was blocked
+    num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
+    num_preemptions: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # so far; position 0 has none
+    finish_reason: FinishReason | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.spec.request_id
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.spec.prompt_ids
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.spec.params
+
+    @property
+    def priority(self) -> int:
+        return self.spec.priority
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Order of service: lower priority value first, then arrival."""
+        return self.spec.priority, self.sequence
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.spec.prompt_ids) + len(self.output_ids)
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return self.num_tokens - self.num_computed
+
+    def tokens(self, start: int, stop: int) -> Sequence[int]:
+        """Token ids at positions start to stop - 1, prompt and output seen as one list."""
+        prompt = self.spec.prompt_ids
+        if stop <= len(prompt):
+            return prompt[start:stop]
+        offset = len(prompt)
+        return prompt[start:] + self.output_ids[max(0, start - offset) : stop - offset]

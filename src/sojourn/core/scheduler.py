@@ -1,0 +1,319 @@
+"""Decides what each step computes. Owns the waiting and running requests; knows ids only, no text and no arrays."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sojourn.core.kv_manager import KVManager
+from sojourn.core.request import Request, WaitingReason
+from sojourn.core.stopping import check_stop
+from sojourn.records import FinishReason, StepResult, TokenDelta, TokenLogprobs
+
+MAX_PASSES = 16  # later requests that may be admitted while an earlier one is blocked
+MAX_BLOCKED = 8  # blocked requests looked past in one step, so that a long queue costs no more than a short one
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """One step: which request computes how many tokens, and who took or lost a sampler slot for it."""
+
+    scheduled: list[tuple[Request, int]] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counted since the engine started."""
+
+    num_preemptions: int = 0
+    prompt_tokens: int = 0  # computed, recomputation counted again
+    cached_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_queries: int = 0
+    finished: Counter[FinishReason] = field(default_factory=Counter)
+
+
+class Scheduler:
+    """One token budget, no phases: each step spends `max_num_batched_tokens` letting `num_computed` catch up.
+
+    The order within a step:
+
+    1. Every running request that decodes gets its token. If its next block can't be had, the youngest request of
+       the lowest priority is preempted: it gives its blocks back and is computed again later.
+    2. The one prompt that is partly computed gets the rest of the budget, or half of it while others wait.
+    3. Waiting requests are admitted in order while their next chunk finishes their prompt; the first that doesn't
+       finish becomes the one partly computed. So a short prompt never waits for a long one to be done, and a long
+       one always moves.
+    4. What is then left goes to the partly computed one.
+
+    Requests are served by (priority, arrival). A blocked one may be passed by later ones MAX_PASSES times, no more.
+    """
+
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        self.kv = kv
+        self.max_num_batched_tokens = max_num_batched_tokens
+        # A step must hold one token of every running request, so there are never more of them than tokens.
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.waiting: list[Request] = []  # by rank
+        self.running: list[Request] = []  # by rank
+        self.counters = Counters()
+        self._requests: dict[str, Request] = {}
+        self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
+
+    def add(self, request: Request) -> None:
+        """Queue a request. The caller has checked that it can fit some day."""
+        self._requests[request.request_id] = request
+        bisect.insort(self.waiting, request, key=lambda r: r.rank)
+
+    def has_unfinished(self) -> bool:
+        return bool(self._requests)
+
+    def knows(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def abort(self, request_ids: Iterable[str]) -> list[Request]:
+        """Drop requests in whatever state they are. Unknown or finished ids change nothing."""
+        aborted = []
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._finish(request, FinishReason.ABORT)
+                aborted.append(request)
+        return aborted
+
+    def schedule(self) -> SchedulerOutput:
+        """Choose this step's work. Allocates blocks and slots; `num_computed` advances only in `update`."""
+        out = SchedulerOutput()
+        self._make_way_for_priority(out)
+        displaced = len(out.preempted)
+        budget = self.max_num_batched_tokens - self._schedule_decodes(out)
+        if len(out.preempted) == displaced:
+            self._schedule_prefills(out, budget)
+        else:  # blocks ran out just now: whoever was thrown out must not come straight back
+            self._continue_partial(out, budget)
+            self._mark_waiting(self.waiting, WaitingReason.KV_BLOCKS)
+        return out
+
+    def update(self, scheduled: SchedulerOutput, result: StepResult) -> list[TokenDelta]:
+        """Take the executor's answers: advance, append tokens, finish. Returns what each request gained."""
+        now = time.perf_counter()
+        deltas = []
+        answers = zip(scheduled.scheduled, result.token_ids.tolist(), result.failed.tolist(), strict=True)
+        for index, ((request, num_new), token_id, failed) in enumerate(answers):
+            if failed:
+                deltas.append(self._fail(request))
+                continue
+            self._advance(request, num_new, result.prompt_logprobs.get(index))
+            if token_id >= 0:
+                request.output_ids.append(token_id)
+                request.token_times.append(now)
+                self.counters.generation_tokens += 1
+            if token_id >= 0 or request.num_remaining == 0:  # the latter: max_tokens is 0, the prompt alone was wanted
+                deltas.append(self._delta(request, token_id, result.logprobs[index]))
+        return deltas
+
+    def waiting_by_reason(self) -> dict[str, int]:
+        return {str(reason): count for reason, count in Counter(r.waiting_reason for r in self.waiting).items()}
+
+    def audit(self) -> None:
+        """Raise AssertionError unless blocks, slots and queues account for each other."""
+        self.kv.audit(self.running)
+        slots = [r.slot for r in self.running]
+        assert sorted([*self._free_slots, *(s for s in slots if s is not None)]) == list(range(self.max_num_seqs))
+        assert all(r.slot is None and not r.block_table and r.num_computed == 0 for r in self.waiting)
+        assert self.waiting == sorted(self.waiting, key=lambda r: r.rank), "waiting requests are out of order"
+        assert self.running == sorted(self.running, key=lambda r: r.rank), "running requests are out of order"
+        assert {r.request_id for r in [*self.waiting, *self.running]} == set(self._requests), "a request is lost"
+        assert sum(_is_prefilling(r) for r in self.running) <= 1, "two prompts are partly computed"
+
+    def _schedule_decodes(self, out: SchedulerOutput) -> int:
+        """One token for every running request past its prefill. Returns how many there were."""
+        for request in list(self.running):
+            if request.slot is not None and not _is_prefilling(request) and self._grow(request, out):
+                out.scheduled.append((request, 1))
+        return len(out.scheduled)
+
+    def _grow(self, request: Request, out: SchedulerOutput) -> bool:
+        """Get the block for the request's next token, preempting the last in rank as often as needed.
+
+        False if the request itself was the last one left. A victim ranks behind every request already scheduled in
+        this step, since those are visited by rank.
+        """
+        while not self.kv.grow(request):
+            victim = self.running[-1]
+            self._preempt(victim, out)
+            if victim is request:
+                return False
+        return True
+
+    def _schedule_prefills(self, out: SchedulerOutput, budget: int) -> None:
+        partial = self._partial()
+        guaranteed = 0
+        if partial is not None:
+            guaranteed = min(partial.num_remaining, (budget + 1) // 2 if self.waiting else budget)
+        left = budget - guaranteed
+        blocked: list[Request] = []
+        for position, request in enumerate(list(self.waiting)):
+            reason = self._limit_reached(left, blocked)
+            if reason is not None:
+                self._mark_waiting(self.waiting[position - len(out.admitted) :], reason)
+                break
+            hit = self.kv.prefix_cache.match(request)
+            remaining = request.num_tokens - len(hit) * self.kv.block_size
+            reason = self._reason_to_wait(request, hit, remaining <= left or partial is None)
+            if reason is not None:
+                request.waiting_reason = reason
+                if reason is not WaitingReason.PREFIX:
+                    blocked.append(request)
+                continue
+            self._admit(request, hit, out)
+            for earlier in blocked:
+                earlier.num_passes += 1
+            chunk = min(remaining, left)
+            left -= chunk
+            out.scheduled.append((request, chunk))
+        if partial is not None and guaranteed + left > 0:
+            out.scheduled.append((partial, min(partial.num_remaining, guaranteed + left)))
+
+    def _continue_partial(self, out: SchedulerOutput, budget: int) -> None:
+        partial = self._partial()
+        if partial is not None and budget > 0:
+            out.scheduled.append((partial, min(partial.num_remaining, budget)))
+
+    def _partial(self) -> Request | None:
+        return next((r for r in self.running if _is_prefilling(r)), None)
+
+    def _limit_reached(self, left: int, blocked: Sequence[Request]) -> WaitingReason | None:
+        """Why nobody further down the queue can be admitted in this step."""
+        if left <= 0:
+            return WaitingReason.TOKEN_BUDGET
+        if not self._free_slots:
+            return WaitingReason.SEQ_SLOTS
+        for request in blocked:
+            if request.num_passes >= MAX_PASSES or len(blocked) >= MAX_BLOCKED:
+                return request.waiting_reason
+        return None
+
+    def _reason_to_wait(self, request: Request, hit: Sequence[int], may_start: bool) -> WaitingReason | None:
+        if self.kv.prefix_cache.awaits(request, len(hit)):
+            return WaitingReason.PREFIX
+        if not self.kv.fits(request, hit, headroom=self.kv.headroom_for(request, len(self.running))):
+            return WaitingReason.KV_BLOCKS
+        if not may_start:
+            return WaitingReason.TOKEN_BUDGET
+        return None
+
+    def _mark_waiting(self, requests: Iterable[Request], reason: WaitingReason) -> None:
+        for request in requests:
+            request.waiting_reason = reason
+
+    def _admit(self, request: Request, hit: Sequence[int], out: SchedulerOutput) -> None:
+        self.waiting.remove(request)
+        self.kv.admit(request, hit)
+        request.slot = self._free_slots.pop()
+        bisect.insort(self.running, request, key=lambda r: r.rank)
+        out.admitted.append(request)
+        if request.num_preemptions == 0:
+            request.num_cached = request.num_computed
+        self.counters.prefix_queries += request.num_tokens
+        self.counters.cached_tokens += request.num_computed
+
+    def _make_way_for_priority(self, out: SchedulerOutput) -> None:
+        """Preempt running requests of strictly lower priority until the first waiting one can be admitted.
+
+        Before anything is scheduled, so that no victim is part of the step. Nothing happens unless the way made is
+        then used: equal priorities never displace each other, and nobody is displaced for a request that would
+        still have to wait for blocks, for a shared prefix, or for the prompt that is partly computed.
+        """
+        head = self.waiting[0] if self.waiting else None
+        lower = [r for r in self.running if head is not None and r.priority > head.priority]
+        if head is None or not lower:
+            return
+        hit = self.kv.prefix_cache.match(head)
+        obtainable = self.kv.pool.num_available + sum(len(r.block_table) for r in lower)
+        fits_in_step = head.num_tokens <= (self.max_num_batched_tokens - len(self.running)) // 2
+        if (
+            self.kv.num_blocks_for(head.num_tokens) > obtainable
+            or self.kv.prefix_cache.awaits(head, len(hit))
+            or not (fits_in_step or self._partial() is None)
+        ):
+            return
+        for victim in reversed(lower):
+            if self._free_slots and self.kv.fits(head, hit, headroom=self.kv.headroom_for(head, len(self.running))):
+                return
+            self._preempt(victim, out)
+
+    def _preempt(self, request: Request, out: SchedulerOutput) -> None:
+        """Take everything from a running request and queue it again; its tokens so far are kept and recomputed."""
+        self._stop_running(request)
+        request.num_preemptions += 1
+        request.waiting_reason = WaitingReason.KV_BLOCKS
+        bisect.insort(self.waiting, request, key=lambda r: r.rank)
+        self.counters.num_preemptions += 1
+        out.preempted.append(request)
+
+    def _stop_running(self, request: Request, *, poisoned: bool = False) -> None:
+        self.running.remove(request)
+        self.kv.release(request, poisoned=poisoned)
+        assert request.slot is not None
+        self._free_slots.append(request.slot)
+        request.slot = None
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        del self._requests[request.request_id]
+        if request.slot is None:
+            self.waiting.remove(request)
+        else:
+            self._stop_running(request, poisoned=reason is FinishReason.ERROR)
+        request.finish_reason = reason
+        self.counters.finished[reason] += 1
+
+    def _fail(self, request: Request) -> TokenDelta:
+        self._finish(request, FinishReason.ERROR)
+        message = "The model's output held no finite value for this request (NaN or infinity), or no token was allowed."
+        return TokenDelta(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=message)
+
+    def _advance(self, request: Request, num_new: int, prompt_logprobs: list[TokenLogprobs | None] | None) -> None:
+        if prompt_logprobs is not None:
+            # A prompt preempted halfway is computed again from its start: cut its list back to where the chunk begins.
+            start = request.num_computed + 1 if request.num_computed else 0
+            request.prompt_logprobs[start:] = prompt_logprobs
+        self.counters.prompt_tokens += min(num_new, max(0, len(request.prompt_ids) - request.num_computed))
+        self.kv.advance(request, num_new)
+
+    def _delta(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> TokenDelta:
+        ended = check_stop(request, self.eos_token_ids)
+        if ended is not None:
+            self._finish(request, ended[0])
+        first = len(request.output_ids) <= 1
+        return TokenDelta(
+            request_id=request.request_id,
+            token_ids=[token_id] if token_id >= 0 else [],
+            logprobs=[logprobs] if logprobs is not None else None,
+            prompt_logprobs=request.prompt_logprobs if first and request.params.prompt_logprobs is not None else None,
+            num_cached_tokens=request.num_cached,
+            finish_reason=ended[0] if ended else None,
+            stop_token_id=ended[1] if ended else None,
+        )
+
+    def __iter__(self) -> Iterator[Request]:
+        """Every unfinished request, in order of arrival in the engine."""
+        return iter(self._requests.values())
+
+
+def _is_prefilling(request: Request) -> bool:
+    """Running, and the step it takes part in next doesn't compute its last token alone."""
+    return request.num_remaining > 1

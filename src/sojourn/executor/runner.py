@@ -1,0 +1,88 @@
+"""Runs one step: forward pass, logits of the rows that need them, sampling. Owns the sampler, not the KV memory."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.executor.logprobs import token_logprobs
+from sojourn.executor.sampler import Sampler
+from sojourn.records import StepPlan, StepResult, TokenLogprobs
+
+HEAD_ROWS = 64  # prompt positions whose logits exist at once, since a row of a large vocabulary is a megabyte
+
+
+class Backend(Protocol):
+    """One way to execute a model: the seam for reference, native and CUDA."""
+
+    def forward(self, plan: StepPlan) -> NDArray[np.float32]:
+        """Write this step's K and V, then attend: [T, hidden], the rows that `logits` takes."""
+        ...
+
+    def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[R, hidden] -> [R, vocab]. The caller may overwrite the result."""
+        ...
+
+
+class ModelRunner:
+    """A backend with a sampler."""
+
+    def __init__(self, backend: Backend, sampler: Sampler) -> None:
+        self.backend = backend
+        self.sampler = sampler
+
+    def run(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter_ns()
+        for admission in plan.admitted:
+            self.sampler.admit(admission)
+        hidden = self.backend.forward(plan)
+        last_rows = hidden[plan.cu_seqlens_q[1:] - 1]
+        # A NaN anywhere in a chunk reaches its last row through attention, so checking that one is enough to keep
+        # poisoned blocks out of the prefix cache.
+        failed: NDArray[np.bool_] = np.logical_not(np.isfinite(last_rows).all(axis=1))
+        sampled = np.flatnonzero(plan.samples & ~failed)
+        prompt_logprobs = self._prompt_logprobs(plan, hidden, failed)
+        logits = self.backend.logits(last_rows[sampled]) if len(sampled) else None
+        computed = time.perf_counter_ns()
+
+        token_ids = np.full(len(plan.slots), -1, np.int32)
+        logprobs: list[TokenLogprobs | None] = [None] * len(plan.slots)
+        if logits is not None:
+            choice = self.sampler.sample(logits, plan.slots[sampled], plan.seq_lens[sampled])
+            token_ids[sampled] = choice.token_ids
+            failed[sampled] |= choice.failed
+            for index, entry in zip(sampled.tolist(), choice.logprobs, strict=True):
+                logprobs[index] = entry
+        return StepResult(
+            token_ids=token_ids,
+            failed=failed,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            compute_ns=computed - started,
+            sample_ns=time.perf_counter_ns() - computed,
+        )
+
+    def _prompt_logprobs(
+        self, plan: StepPlan, hidden: NDArray[np.float32], failed: NDArray[np.bool_]
+    ) -> dict[int, list[TokenLogprobs | None]]:
+        """For each sequence that wants them: the entries of the prompt positions that this chunk predicts.
+
+        Row a predicts position a + 1. Position 0 is predicted by nothing, so a prompt's first chunk begins with None.
+        """
+        found: dict[int, list[TokenLogprobs | None]] = {}
+        for index in np.flatnonzero(plan.prompt_logprobs & ~failed).tolist():
+            first, last = int(plan.cu_seqlens_q[index]), int(plan.cu_seqlens_q[index + 1])
+            start = int(plan.positions[first])
+            prompt, count = self.sampler.prompt_of(int(plan.slots[index]))
+            targets = prompt[start + 1 : start + 1 + last - first]
+            entries: list[TokenLogprobs | None] = [None] if start == 0 else []
+            for offset in range(0, len(targets), HEAD_ROWS):
+                rows = hidden[first + offset : first + min(offset + HEAD_ROWS, len(targets))]
+                entries += token_logprobs(
+                    self.backend.logits(rows), targets[offset : offset + HEAD_ROWS], [count] * len(rows)
+                )
+            found[index] = entries
+        return found
