@@ -65,4 +65,4 @@ class ServerConfig:
     no_restart: bool = option(False, "Exit when the engine process dies instead of restarting it.")
     in_process: bool = option(False, "Run the engine in a thread of the server process.")
     metrics_prefix: Literal["sojourn", "vllm"] = option("sojourn", "Prefix of the Prometheus metrics.")
-    log_level: str = option("info", "debug, info, warning or error.")
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log lines to print.")

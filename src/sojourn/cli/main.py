@@ -1,0 +1,126 @@
+"""Owns the commands' names, arguments and exit codes. Their work is in files imported when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, settings, with_options
+from sojourn.errors import SojournError
+
+app = typer.Typer(
+    name="sojourn",
+    help="An LLM inference engine and OpenAI-compatible server that accounts for the whole life of every request.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # boxes would cut long flag names at 80 columns, and cost start-up time
+    pretty_exceptions_enable=False,  # a traceback is for us; users get one line, see run()
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, envvar="SOJOURN_MODEL", show_envvar=False)]
+# What a model run without a server can be given.
+OFFLINE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory", "chat_template")
+
+
+@app.command()
+@with_options()
+def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
+    """Serve a model over the OpenAI API. Every flag can also be set as SOJOURN_<FLAG> or in --config."""
+    settled = settings(model, options)
+    from sojourn.cli.serve import serve_command  # here: the server's imports take longer than --help may
+
+    serve_command(settled)
+
+
+@app.command()
+@with_options(OFFLINE_OPTIONS)
+def chat(
+    model: Model = DEFAULT_MODEL,
+    url: Annotated[str | None, typer.Option(help="Talk to a server instead, e.g. http://127.0.0.1:8000.")] = None,
+    system: Annotated[str | None, typer.Option(help="System message for the conversation.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Longest reply in tokens.")] = 1024,
+    **options: Any,
+) -> None:
+    """Talk to a model in the terminal. /clear starts over, /exit leaves."""
+    settled = settings(model, options)
+    from sojourn.cli.chat import chat_command  # here: its imports take longer than --help may
+
+    chat_command(settled, url=url, system=system, temperature=temperature, max_tokens=max_tokens)
+
+
+@app.command()
+@with_options(OFFLINE_OPTIONS)
+def generate(
+    prompt: Annotated[str, typer.Option("-p", "--prompt", help="Text to continue.")],
+    model: Model = DEFAULT_MODEL,
+    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Longest continuation in tokens.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    **options: Any,
+) -> None:
+    """Continue a text and print what the model writes as it comes."""
+    settled = settings(model, options)
+    from sojourn.cli.generate import generate_command  # here: its imports take longer than --help may
+
+    generate_command(settled, prompt=prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Short name (see `sojourn list`) or hub repository.")],
+    print_path: Annotated[bool, typer.Option("--print-path", help="Print only the path of the file.")] = False,
+) -> None:
+    """Fetch a model into the cache, verified by its checksum; an interrupted download goes on where it stopped."""
+    from sojourn.cli.models import pull_command  # here: network libraries take longer than --help may
+
+    pull_command(name, print_path=print_path)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the models in the cache and those that have a short name."""
+    from sojourn.cli.models import list_command  # here: network libraries take longer than --help may
+
+    list_command()
+
+
+@app.command()
+def doctor(
+    model: Model = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address whose port is checked.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port that is checked.")] = 8000,
+) -> None:
+    """Check what a model would run on: instruction sets, threads, memory, bandwidth, model file, port."""
+    from sojourn.cli.doctor import doctor_command  # here: NumPy takes longer than --help may
+
+    doctor_command(model, host=host, port=port)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from sojourn import __version__  # here: only this flag needs it
+
+        print(f"sojourn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """The group's own flags; the work is the commands'."""
+
+
+def run() -> None:
+    """Entry point. An error raised on purpose is one line on stderr and exit code 1; others show a traceback."""
+    try:
+        app()
+    except SojournError as error:
+        print(f"sojourn: {' '.join(error.message.split())}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
