@@ -1,4 +1,4 @@
-"""The engine: schedule, run, update. Owns the scheduler and the runner; turns requests into steps, steps into deltas."""
+"""The engine: schedule, run, update. Owns scheduler and runner; turns requests into steps and steps into deltas."""
 
 from __future__ import annotations
 
