@@ -1,0 +1,104 @@
+"""Owns the ZeroMQ line between two processes: two `ipc://` sockets in a private directory. Never a TCP port.
+
+Whoever sends connects and whoever receives binds, so a sender may queue messages before the other side is up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from sojourn.errors import StartupError
+from sojourn.ipc.messages import FromEngine, ToEngine, decode_from_engine, decode_to_engine, encode
+
+MAX_SOCKET_PATH = 100  # bytes; the kernel's own limit for a Unix socket is 107
+LAST_WORDS_MS = 1000  # how long a closing engine waits for A to take its last messages
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """A directory only its owner may enter, and the sockets in it."""
+
+    directory: str
+
+    @property
+    def requests(self) -> str:
+        return f"ipc://{self.directory}/requests"
+
+    @property
+    def outputs(self) -> str:
+        return f"ipc://{self.directory}/outputs"
+
+
+def make_directory() -> Addresses:
+    """Creates the directory with mode 0700. Raises StartupError where a socket path would be too long."""
+    directory = tempfile.mkdtemp(prefix="sojourn-")  # mkdtemp gives mode 0700
+    if len(os.fsencode(directory)) + len("/requests") > MAX_SOCKET_PATH:
+        Path(directory).rmdir()
+        raise StartupError(f"The path {directory} is too long for a socket. Set TMPDIR to a shorter directory.")
+    return Addresses(directory)
+
+
+def remove_directory(addresses: Addresses) -> None:
+    """Idempotent: whichever process outlives the other calls it."""
+    shutil.rmtree(addresses.directory, ignore_errors=True)
+
+
+class ZmqClientEnd:
+    """A's end. Without a high-water mark: admission bounds what A sends, and A always reads."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._context = zmq.asyncio.Context()
+        self._outputs = self._context.socket(zmq.PULL)
+        self._outputs.setsockopt(zmq.RCVHWM, 0)
+        self._outputs.bind(addresses.outputs)
+        # A plain socket on the same context: without a high-water mark a send never has to wait.
+        self._requests = zmq.Socket(self._context, zmq.PUSH)
+        self._requests.setsockopt(zmq.SNDHWM, 0)
+        self._requests.connect(addresses.requests)
+
+    def send(self, message: ToEngine) -> None:
+        if not self._requests.closed:
+            self._requests.send(encode(message), zmq.NOBLOCK)
+
+    async def receive(self) -> FromEngine:
+        return decode_from_engine(await self._outputs.recv())
+
+    def close(self) -> None:
+        self._outputs.close(linger=0)
+        self._requests.close(linger=0)
+        self._context.term()
+
+
+class ZmqEngineEnd:
+    """B's end."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._context = zmq.Context()
+        self._requests = self._context.socket(zmq.PULL)
+        self._requests.setsockopt(zmq.LINGER, 0)
+        self._requests.setsockopt(zmq.RCVHWM, 0)
+        self._requests.bind(addresses.requests)
+        self._outputs = self._context.socket(zmq.PUSH)
+        self._outputs.setsockopt(zmq.SNDHWM, 0)
+        self._outputs.setsockopt(zmq.LINGER, LAST_WORDS_MS)
+        self._outputs.connect(addresses.outputs)
+
+    def send(self, message: FromEngine) -> None:
+        self._outputs.send(encode(message), zmq.NOBLOCK)
+
+    def receive(self) -> ToEngine | None:
+        try:
+            return decode_to_engine(self._requests.recv())
+        except zmq.ContextTerminated:
+            self._requests.close()  # here, because a socket belongs to one thread; `term` waits for it
+            return None
+
+    def close(self) -> None:
+        self._outputs.close()
+        self._context.term()
