@@ -11,11 +11,11 @@ Layouts, little-endian, in the order of the bytes; `d` and `dmin` are IEEE halve
     Q5_1    32           d, m, qh[4], qs[16]        d * q + m
     Q8_0    32           d, qs[32] signed           d * q
     IQ4_NL  32           d, qs[16]                  d * codebook[q]
-    Q2_K    256          scales[16], qs[64], d, dmin            16 groups of 16: (d * s) * q - (dmin * m), s and m nibbles
-    Q3_K    256          hmask[32], qs[64], scales[12], d       16 groups of 16: (d * (s - 32)) * q, q from -4 to 3
-    Q4_K    256          d, dmin, scales[12], qs[128]           8 groups of 32: (d * s) * q - (dmin * m), six-bit s and m
-    Q5_K    256          d, dmin, scales[12], qh[32], qs[128]   as Q4_K with a fifth bit
-    Q6_K    256          ql[128], qh[64], scales[16] signed, d  16 groups of 16: (d * s) * (q - 32)
+    Q2_K    256  scales[16], qs[64], d, dmin            16 groups of 16: (d * s) * q - (dmin * m), s and m nibbles
+    Q3_K    256  hmask[32], qs[64], scales[12], d       16 groups of 16: (d * (s - 32)) * q, q from -4 to 3
+    Q4_K    256  d, dmin, scales[12], qs[128]           8 groups of 32: (d * s) * q - (dmin * m), six-bit s and m
+    Q5_K    256  d, dmin, scales[12], qh[32], qs[128]   as Q4_K with a fifth bit
+    Q6_K    256  ql[128], qh[64], scales[16] signed, d  16 groups of 16: (d * s) * (q - 32)
 
 Formats and packing are those of ggml (the GGUF specification's quantization types).
 """
@@ -65,7 +65,7 @@ def _nibbles(qs: Blocks) -> NDArray[np.uint8]:
 
 def _fifth_bits(qh: Blocks) -> NDArray[np.uint8]:
     """[blocks, 4] -> [blocks, 32], each 0 or 16."""
-    return np.unpackbits(qh, axis=1, bitorder="little") << 4
+    return np.unpackbits(qh, axis=1, bitorder="little") << np.uint8(4)
 
 
 def _f32(blocks: Blocks) -> Floats:
@@ -108,9 +108,9 @@ def _iq4_nl(blocks: Blocks) -> Floats:
 
 
 def _crumbs(qs: Blocks) -> NDArray[np.uint8]:
-    """Two-bit codes of Q2_K and Q3_K: [blocks, 64] -> [blocks, 256]. Weight 128h + 32s + i is at bits 2s of byte 32h + i."""
+    """Two-bit codes: [blocks, 64] -> [blocks, 256]. Weight 128h + 32s + i is at bits 2s of byte 32h + i."""
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
-    return (qs.reshape(-1, 2, 1, 32) >> shifts & 3).reshape(-1, 256)
+    return (qs.reshape(-1, 2, 1, 32) >> shifts & np.uint8(3)).reshape(-1, 256)
 
 
 def _q2_k(blocks: Blocks) -> Floats:
@@ -125,7 +125,7 @@ def _q3_k_scales(packed: Blocks) -> NDArray[np.int8]:
     """[blocks, 12] -> [blocks, 16], from -32 to 31: nibbles in bytes 0-7, two high bits of each in bytes 8-11."""
     low = _nibbles(packed[:, :8])
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 4, 1)
-    high = (packed[:, None, 8:] >> shifts & 3).reshape(-1, 16)
+    high = (packed[:, None, 8:] >> shifts & np.uint8(3)).reshape(-1, 16)
     return (low | high << 4).astype(np.int8) - np.int8(32)
 
 
@@ -147,9 +147,9 @@ def _scales_and_minimums(packed: Blocks) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _nibble_groups(qs: Blocks) -> NDArray[np.uint8]:
-    """[blocks, 128] -> [blocks, 8, 32]: every 32 bytes hold the low nibbles of one group and the high ones of the next."""
+    """[blocks, 128] -> [blocks, 8, 32]: 32 bytes hold one group in their low nibbles and the next in the high ones."""
     shifts = np.array([0, 4], dtype=np.uint8).reshape(1, 1, 2, 1)
-    return (qs.reshape(-1, 4, 1, 32) >> shifts & 15).reshape(-1, 8, 32)
+    return (qs.reshape(-1, 4, 1, 32) >> shifts & np.uint8(15)).reshape(-1, 8, 32)
 
 
 def _scaled_groups(blocks: Blocks, codes: NDArray[np.uint8]) -> Floats:
@@ -166,14 +166,14 @@ def _q4_k(blocks: Blocks) -> Floats:
 
 def _q5_k(blocks: Blocks) -> Floats:
     bits = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)  # bit g of qh[i] belongs to weight i of group g
-    fifth = (blocks[:, None, 16:48] >> bits & 1) << 4
+    fifth = (blocks[:, None, 16:48] >> bits & np.uint8(1)) << np.uint8(4)
     return _scaled_groups(blocks, _nibble_groups(blocks[:, 48:]) | fifth)
 
 
 def _q6_k(blocks: Blocks) -> Floats:
     low_shifts = np.array([0, 4], dtype=np.uint8).reshape(1, 1, 2, 1)
-    low = (blocks[:, :128].reshape(-1, 2, 1, 64) >> low_shifts & 15).reshape(-1, 256)
-    codes = (low | _crumbs(blocks[:, 128:192]) << 4).astype(np.float32) - 32
+    low = (blocks[:, :128].reshape(-1, 2, 1, 64) >> low_shifts & np.uint8(15)).reshape(-1, 256)
+    codes = (low | _crumbs(blocks[:, 128:192]) << np.uint8(4)).astype(np.float32) - 32
     scale = _half(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8).astype(np.float32)  # [blocks, 16]
     return scale[:, :, None] * codes.reshape(-1, 16, 16)
 
