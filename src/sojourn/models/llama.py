@@ -1,0 +1,11 @@
+"""Llama (2, 3, SmolLM2 and others of its shape). Wiring and weight names only."""
+
+from __future__ import annotations
+
+from sojourn.graph import Graph
+from sojourn.models.config import ModelConfig
+from sojourn.models.transformer import decoder, feed_forward, self_attention
+
+
+def build(config: ModelConfig) -> Graph:
+    return decoder(config, self_attention, feed_forward)
