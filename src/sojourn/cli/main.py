@@ -37,7 +37,9 @@ def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
 @with_options(OFFLINE_OPTIONS)
 def chat(
     model: Model = DEFAULT_MODEL,
+    *,
     url: Annotated[str | None, typer.Option(help="Talk to a server instead, e.g. http://127.0.0.1:8000.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The server's key.", envvar="SOJOURN_API_KEY")] = None,
     system: Annotated[str | None, typer.Option(help="System message for the conversation.")] = None,
     temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.7,
     max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Longest reply in tokens.")] = 1024,
@@ -46,8 +48,10 @@ def chat(
     """Talk to a model in the terminal. /clear starts over, /exit leaves."""
     settled = settings(model, options)
     from sojourn.cli.chat import chat_command  # here: its imports take longer than --help may
+    from sojourn.records import SamplingParams
 
-    chat_command(settled, url=url, system=system, temperature=temperature, max_tokens=max_tokens)
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens)
+    chat_command(settled, url=url, api_key=api_key, system=system, params=params)
 
 
 @app.command()
@@ -55,6 +59,7 @@ def chat(
 def generate(
     prompt: Annotated[str, typer.Option("-p", "--prompt", help="Text to continue.")],
     model: Model = DEFAULT_MODEL,
+    *,
     max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Longest continuation in tokens.")] = 128,
     temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
@@ -63,8 +68,10 @@ def generate(
     """Continue a text and print what the model writes as it comes."""
     settled = settings(model, options)
     from sojourn.cli.generate import generate_command  # here: its imports take longer than --help may
+    from sojourn.records import SamplingParams
 
-    generate_command(settled, prompt=prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    generate_command(settled, prompt, params)
 
 
 @app.command()

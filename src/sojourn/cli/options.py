@@ -46,6 +46,10 @@ class Settings:
     frontend: FrontendConfig
     engine: EngineConfig
 
+    def offline(self) -> Settings:
+        """The same without a server: the engine is a thread, and its death is not survived."""
+        return dataclasses.replace(self, server=dataclasses.replace(self.server, in_process=True, no_restart=True))
+
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")

@@ -1,0 +1,65 @@
+"""Puts the parts together: settings and a model file in, a running AsyncLLM out. Decides nothing on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sojourn.cli.options import Settings
+from sojourn.cli.progress import LoadingBar
+from sojourn.core.proc import engine_server
+from sojourn.frontend.async_llm import AsyncLLM
+from sojourn.frontend.chat_template import ChatTemplate, load_chat_template
+from sojourn.frontend.engine_client import EngineClient
+from sojourn.frontend.tokenizer import Tokenizer, load_tokenizer
+from sojourn.ipc.launcher import Launcher, ProcessLauncher, ThreadLauncher
+from sojourn.ipc.supervisor import Supervisor
+from sojourn.weights.checkpoint import open_checkpoint
+
+
+@asynccontextmanager
+async def running_llm(settings: Settings, path: Path) -> AsyncIterator[AsyncLLM]:
+    """An AsyncLLM whose engine is ready; its engine is stopped on the way out. Raises StartupError.
+
+    The engine starts first, so that it loads weights while the tokenizer is built here.
+    """
+    client = EngineClient(Supervisor(_launcher(settings, path), restart=not settings.server.no_restart))
+    bar = LoadingBar()
+    starting = asyncio.create_task(client.start(bar.update))
+    try:
+        tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
+        llm = AsyncLLM(
+            client,
+            tokenizer,
+            template,
+            settings.frontend,
+            model_name=settings.engine.model,
+            max_num_seqs=settings.engine.scheduler.max_num_seqs,
+        )
+        await starting
+        bar.close()
+        yield llm
+        await llm.close()
+    finally:
+        bar.close()
+        starting.cancel()
+        await client.close()
+
+
+def load_text_side(path: Path, template: str | None) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokenizer and chat template of a model; a base model has no template. Raises StartupError."""
+    checkpoint = open_checkpoint(path)
+    metadata = checkpoint.metadata if checkpoint.directory is None else None
+    tokenizer = load_tokenizer(directory=checkpoint.directory, metadata=metadata)
+    override = None if template is None else Path(template)
+    return tokenizer, load_chat_template(
+        directory=checkpoint.directory, metadata=metadata, override=override, tokenizer=tokenizer
+    )
+
+
+def _launcher(settings: Settings, path: Path) -> Launcher:
+    config = dataclasses.replace(settings.engine, model=str(path))
+    return ThreadLauncher(engine_server(config)) if settings.server.in_process else ProcessLauncher(config)
