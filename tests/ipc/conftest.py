@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import fake_engine
 import pytest
 
 from sojourn.config import EngineConfig
 from sojourn.core.loop import serve
 from sojourn.ipc.launcher import Launcher, ProcessLauncher, ThreadLauncher
+from tests.ipc import fake_engine
 
 FAKE_ENGINE_COMMAND = (sys.executable, str(Path(fake_engine.__file__)))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fake_engine import INFO
 
 import sojourn
 from sojourn.ipc.messages import (
@@ -26,6 +25,7 @@ from sojourn.ipc.messages import (
     encode,
 )
 from sojourn.records import EngineRequest, EngineStats, FinishReason, SamplingParams, TokenDelta, TokenLogprobs
+from tests.ipc.fake_engine import INFO
 
 PARAMS = SamplingParams(
     max_tokens=None, logit_bias={7: -100.0}, seed=2**64 - 1, stop=("停",), bad_token_ids=((1, 2), (3,)), logprobs=2

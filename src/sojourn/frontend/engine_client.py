@@ -1,0 +1,215 @@
+"""Owns the map of choices in flight and the engine's side of them: adds, aborts, dispatch, progress. Never tokenizes.
+
+A request leaves the map only when the engine ended it, when the engine was told to drop it, or when the engine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from sojourn.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    RequestFailed,
+    SojournError,
+    Unavailable,
+    Unsupported,
+)
+from sojourn.frontend.reply import Reply
+from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused
+from sojourn.ipc.supervisor import EngineLost, Event, Supervisor
+from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+STUCK_AFTER_S = 60.0  # a step this long is no prefill chunk: one takes well under a second on the slowest machine
+
+EngineState = Literal["loading", "ready", "stuck", "dead"]
+OnProgress = Callable[[str, float], None]
+
+
+class EngineClient:
+    """Used on one event loop only."""
+
+    def __init__(self, supervisor: Supervisor, *, stuck_after: float = STUCK_AFTER_S) -> None:
+        self.stats = EngineStats()
+        self.progress: tuple[str, float] = ("starting", 0.0)  # stage of loading, fraction done
+        self._supervisor = supervisor
+        self._stuck_after_ns = int(stuck_after * 1e9)
+        self._in_flight: dict[str, Reply] = {}  # by engine id
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._last_progress_ns = time.monotonic_ns()
+        self._on_progress: OnProgress | None = None
+        self._dispatcher: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> EngineState:
+        state = self._supervisor.state
+        waited = time.monotonic_ns() - self._last_progress_ns
+        return "stuck" if state == "ready" and self._in_flight and waited > self._stuck_after_ns else state
+
+    @property
+    def info(self) -> EngineInfo:
+        """Raises Unavailable until the engine has loaded for the first time."""
+        if self._supervisor.info is None:
+            raise Unavailable("The model is still loading.", code="loading")
+        return self._supervisor.info
+
+    @property
+    def pid(self) -> int | None:
+        return self._supervisor.pid
+
+    @property
+    def num_in_flight(self) -> int:
+        """Choices, not requests."""
+        return len(self._in_flight)
+
+    def knows(self, engine_id: str) -> bool:
+        return engine_id in self._in_flight
+
+    def replies(self) -> list[Reply]:
+        """Every request in flight once, oldest first."""
+        return list(dict.fromkeys(self._in_flight.values()))
+
+    async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
+        """Waits until the engine is ready. Raises StartupError."""
+        self._on_progress = on_progress
+        self._dispatcher = asyncio.create_task(self._dispatch_events())
+        return await self._supervisor.start()
+
+    async def gave_up(self) -> str:
+        """Returns the reason once the engine has died for good (--no-restart)."""
+        return await self._supervisor.gave_up()
+
+    async def wait_idle(self) -> None:
+        """Returns when nothing is in flight."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Fails what is in flight, then stops the engine. Idempotent."""
+        self.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
+        await self._supervisor.close()
+        if self._dispatcher is not None:
+            self._dispatcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._dispatcher
+
+    def add(self, reply: Reply, requests: list[EngineRequest]) -> None:
+        """Hands over all choices of a request in one message."""
+        if not self._in_flight:
+            self._last_progress_ns = time.monotonic_ns()
+        self._in_flight.update((request.request_id, reply) for request in requests)
+        self._idle.clear()
+        self._supervisor.send(AddRequests(requests))
+
+    def abort(self, reply: Reply) -> None:
+        """Tells the engine to drop what is left of a request, then forgets it. Idempotent."""
+        self._drop(reply.unfinished)
+        self._retire(reply)
+        reply.end()
+
+    def fail(self, reply: Reply, error: SojournError) -> None:
+        """Like abort, for a consumer that still waits."""
+        self._drop(reply.unfinished)
+        self._retire(reply)
+        reply.fail(error)
+
+    def fail_all(self, error: SojournError) -> None:
+        """Ends every request in flight with `error`."""
+        for reply in self.replies():
+            self.fail(reply, error)
+
+    def _drop(self, engine_ids: Iterable[str]) -> None:
+        ids = [engine_id for engine_id in engine_ids if engine_id in self._in_flight]
+        if ids:
+            self._supervisor.send(AbortRequests(ids))
+        for engine_id in ids:
+            self._forget(engine_id)
+
+    def _forget(self, engine_id: str) -> None:
+        del self._in_flight[engine_id]
+        if not self._in_flight:
+            self._idle.set()
+
+    def _retire(self, reply: Reply) -> None:
+        if reply.timer is not None:
+            reply.timer.cancel()
+            reply.timer = None
+
+    async def _dispatch_events(self) -> None:
+        while True:
+            event = await self._supervisor.events.get()
+            try:
+                self._dispatch(event)
+            except Exception:
+                logger.exception("An engine message could not be handled.")
+                self.fail_all(RequestFailed("The server failed while handling the engine's output."))
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case Outputs():
+                self._on_outputs(event)
+            case Refused():
+                self._on_refused(event)
+            case EngineLost(reason):
+                self.stats = EngineStats()
+                self.fail_all(RequestFailed(f"The engine was lost. {reason}", code="engine_dead"))
+            case Loading(stage, fraction):
+                self.progress = (stage, fraction)
+                if self._on_progress is not None:
+                    self._on_progress(stage, fraction)
+            case Ready():
+                self.progress = ("ready", 1.0)
+
+    def _on_outputs(self, outputs: Outputs) -> None:
+        if outputs.stats.last_step_ns != self.stats.last_step_ns:
+            self._last_progress_ns = time.monotonic_ns()
+        self.stats = outputs.stats
+        for arrival in outputs.arrivals:
+            reply = self._in_flight.get(arrival.request_id)
+            if reply is not None:
+                reply.arrivals[arrival.request_id] = arrival
+        stopped: list[str] = []
+        for delta in outputs.deltas:
+            reply = self._in_flight.get(delta.request_id)
+            if reply is not None:  # otherwise aborted while this was on its way
+                stopped += self._on_delta(reply, delta)
+        if stopped:
+            self._supervisor.send(AbortRequests(stopped))
+
+    def _on_delta(self, reply: Reply, delta: TokenDelta) -> list[str]:
+        """Returns the engine ids that must stop because their text has ended."""
+        if delta.finish_reason in {FinishReason.ERROR, FinishReason.ABORT}:
+            self.fail(reply, RequestFailed(delta.error or "The engine dropped the request."))
+            return []
+        try:
+            choice = reply.push(delta.request_id, delta)
+        except Exception:
+            logger.exception("Request %s: its tokens could not be turned into text.", reply.request_id)
+            self.fail(reply, RequestFailed("The reply's tokens could not be turned into text."))
+            return []
+        if choice.finished:
+            self._forget(delta.request_id)
+        if not reply.unfinished:
+            self._retire(reply)
+        return [delta.request_id] if choice.stopped_early else []
+
+    def _on_refused(self, refused: Refused) -> None:
+        reply = self._in_flight.get(refused.request_id)
+        if reply is not None:
+            self.fail(reply, _refusal(refused))
+
+
+def _refusal(refused: Refused) -> SojournError:
+    """The error that the engine raised, as the same kind again."""
+    kinds = {kind.code: kind for kind in (ContextLengthExceeded, Unsupported, InvalidRequest)}
+    kind = kinds.get(refused.code)
+    if kind is None:
+        return RequestFailed(refused.message, code=refused.code)
+    return kind(refused.message, param=refused.param, code=refused.code)

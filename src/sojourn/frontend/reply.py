@@ -1,0 +1,110 @@
+"""Owns one request in flight as process A sees it: its choices, what its consumer has not taken yet, and its end.
+
+Never talks to the engine. What waits for a slow consumer is merged and bounded by the request's own max_tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Self
+
+from sojourn.errors import SojournError
+from sojourn.frontend.request_state import ChoiceDelta, ChoiceState, merge
+from sojourn.ipc.messages import Arrival
+from sojourn.records import TokenDelta
+
+
+class Reply:
+    """Filled by the dispatcher, emptied by one consumer; both on the event loop."""
+
+    def __init__(self, request_id: str, choices: dict[str, ChoiceState]) -> None:
+        self.request_id = request_id
+        self.unfinished = choices  # by engine id; a choice leaves when it ends
+        self.arrivals: dict[str, Arrival] = {}  # by engine id
+        self.timer: asyncio.TimerHandle | None = None  # --request-timeout
+        self._pending: dict[int, list[ChoiceDelta]] = {}  # by choice index, in order
+        self._error: SojournError | None = None
+        self._changed = asyncio.Event()
+
+    def push(self, engine_id: str, delta: TokenDelta) -> ChoiceState:
+        """Turns a delta into text for the consumer. Returns its choice, which may have ended with it."""
+        choice = self.unfinished[engine_id]
+        shown = choice.push(delta)
+        if shown is not None:
+            self._pending.setdefault(choice.index, []).append(shown)
+            self._changed.set()
+        if choice.finished:
+            del self.unfinished[engine_id]
+        return choice
+
+    def fail(self, error: SojournError) -> None:
+        """The consumer gets what was ready, then the error. The first error stays."""
+        self.unfinished.clear()
+        self._error = self._error or error
+        self._changed.set()
+
+    def end(self) -> None:
+        """No consumer is left."""
+        self.unfinished.clear()
+        self._pending.clear()
+        self._changed.set()
+
+    async def take(self) -> list[ChoiceDelta]:
+        """Waits for news; at most one delta per choice. An empty list is the end. Raises the request's error."""
+        while not self._pending:
+            if self._error is not None:
+                raise self._error
+            if not self.unfinished:
+                return []
+            self._changed.clear()
+            await self._changed.wait()
+        pending, self._pending = self._pending, {}
+        return [merge(deltas) for deltas in pending.values()]
+
+
+class ReplyStream(AsyncIterator[list[ChoiceDelta]]):
+    """The consumer's handle. Leaving it, by aclose(), cancellation or dropping it, aborts what still runs."""
+
+    def __init__(self, reply: Reply, abort: Callable[[Reply], None]) -> None:
+        self._reply = reply
+        self._abort = abort
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[ChoiceDelta]:
+        try:
+            deltas = await self._reply.take()
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if not deltas:
+            raise StopAsyncIteration
+        return deltas
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """When the engine had each choice, for the record; those it has not reported yet are missing."""
+        return list(self._reply.arrivals.values())
+
+    async def aclose(self) -> None:
+        """Idempotent; after the end it does nothing."""
+        self._abort(self._reply)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # A response whose client left before it began is dropped without ever being iterated or closed. May run in
+        # any thread, at any time.
+        reply = getattr(self, "_reply", None)
+        if reply is not None and reply.unfinished and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._abort, reply)

@@ -1,0 +1,265 @@
+"""The engine's life as A sees it, with the engine in a thread and in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sojourn.errors import StartupError
+from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused
+from sojourn.ipc.supervisor import EngineLost, Supervisor
+from sojourn.records import EngineRequest, SamplingParams
+from tests.ipc import fake_engine
+
+TIMEOUT = 20.0
+
+
+def request(request_id, prompt_ids=(1, 2, 3), max_tokens=4):
+    return EngineRequest(
+        request_id=request_id, prompt_ids=list(prompt_ids), params=SamplingParams(max_tokens=max_tokens)
+    )
+
+
+@asynccontextmanager
+async def running(launcher, **options):
+    supervisor = Supervisor(launcher, **options)
+    try:
+        await supervisor.start()
+        yield supervisor
+    finally:
+        await supervisor.close()
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, TIMEOUT))
+
+
+async def next_event(supervisor, kind):
+    while True:
+        event = await supervisor.events.get()
+        if isinstance(event, kind):
+            return event
+
+
+async def tokens_of(supervisor, request_id):
+    token_ids = []
+    while True:
+        outputs = await next_event(supervisor, Outputs)
+        for delta in outputs.deltas:
+            if delta.request_id == request_id:
+                token_ids += delta.token_ids
+                if delta.finish_reason is not None:
+                    return token_ids
+
+
+def test_it_is_ready_once_the_engine_has_loaded(launcher):
+    async def scenario():
+        supervisor = Supervisor(launcher())
+        assert supervisor.state == "loading"
+        assert await supervisor.start() == fake_engine.INFO
+        assert supervisor.state == "ready"
+        assert await next_event(supervisor, (Loading, Ready)) == Loading("weights", 0.5)
+        await supervisor.close()
+        assert supervisor.state == "dead"
+
+    run(scenario())
+
+
+def test_requests_are_answered(launcher):
+    async def scenario():
+        async with running(launcher()) as supervisor:
+            supervisor.send(AddRequests([request("a")]))
+            assert await tokens_of(supervisor, "a") == [1, 2, 3, 1]
+
+    run(scenario())
+
+
+def test_a_refusal_comes_back_with_the_error_it_was(launcher):
+    async def scenario():
+        async with running(launcher()) as supervisor:
+            supervisor.send(AddRequests([request("a", [fake_engine.REFUSE])]))
+            refused = await next_event(supervisor, Refused)
+            assert (refused.request_id, refused.code, refused.param) == ("a", "invalid_value", "prompt")
+
+    run(scenario())
+
+
+def test_arrivals_are_stamped_when_received_and_when_taken(launcher):
+    async def scenario():
+        async with running(launcher()) as supervisor:
+            before = time.monotonic_ns()
+            supervisor.send(AddRequests([request("a")]))
+            outputs = await next_event(supervisor, Outputs)
+            arrival = outputs.arrivals[0]
+            assert arrival.request_id == "a"
+            assert before < arrival.received_ns <= arrival.taken_ns <= outputs.sent_ns < time.monotonic_ns()
+
+    run(scenario())
+
+
+def test_an_abort_changes_the_gauges_without_a_further_step(launcher):
+    async def scenario():
+        async with running(launcher()) as supervisor:
+            supervisor.send(AddRequests([request("a", max_tokens=10_000)]))
+            await next_event(supervisor, Outputs)
+            supervisor.send(AbortRequests(["a", "unknown"]))
+            while (outputs := await next_event(supervisor, Outputs)).stats.num_running:
+                pass
+            assert outputs.stats.finished == {"abort": 1}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "message"),
+    [
+        ("missing", "model_not_found", "no such model: missing"),
+        ("broken", "engine_failed", "RuntimeError: broken loader"),
+    ],
+)
+def test_an_engine_that_cannot_load_is_a_startup_error_in_its_own_words(launcher, model, code, message):
+    async def scenario():
+        supervisor = Supervisor(launcher(model))
+        with pytest.raises(StartupError, match=message) as caught:
+            await supervisor.start()
+        assert caught.value.code == code
+        await supervisor.close()
+
+    run(scenario())
+
+
+def test_an_engine_that_dies_while_loading_is_a_startup_error_with_its_last_output(process_launcher):
+    async def scenario():
+        supervisor = Supervisor(process_launcher("oom"))
+        with pytest.raises(StartupError, match=r"status 9.*about to run out of memory"):
+            await supervisor.start()
+        await supervisor.close()
+
+    run(scenario())
+
+
+def test_a_step_that_raises_ends_the_engine_and_says_why(launcher):
+    async def scenario():
+        async with running(launcher(), restart=False) as supervisor:
+            supervisor.send(AddRequests([request("a", [fake_engine.RAISE])]))
+            lost = await next_event(supervisor, EngineLost)
+            assert "ZeroDivisionError: raised as asked" in lost.reason
+            assert supervisor.state == "dead"
+            assert await supervisor.gave_up() == lost.reason
+
+    run(scenario())
+
+
+def test_b59_a_killed_engine_process_is_noticed_within_two_seconds(process_launcher):
+    async def scenario():
+        async with running(process_launcher(), restart=False) as supervisor:
+            supervisor.send(AddRequests([request("a", max_tokens=10_000)]))
+            await next_event(supervisor, Outputs)
+            os.kill(supervisor.pid, signal.SIGKILL)
+            killed = time.monotonic()
+            lost = await next_event(supervisor, EngineLost)
+            assert time.monotonic() - killed < 2.0
+            assert "SIGKILL" in lost.reason
+            assert supervisor.state == "dead"
+
+    run(scenario())
+
+
+def test_the_last_output_of_a_dead_engine_explains_it(process_launcher, capfd):
+    async def scenario():
+        async with running(process_launcher(), restart=False) as supervisor:
+            supervisor.send(AddRequests([request("a", [fake_engine.EXIT])]))
+            lost = await next_event(supervisor, EngineLost)
+            assert "status 7" in lost.reason
+            assert "last words of the engine" in lost.reason
+
+    run(scenario())
+
+
+def test_a_dead_engine_is_started_again_and_serves(launcher):
+    async def scenario():
+        async with running(launcher(), restart_interval=0.3) as supervisor:
+            supervisor.send(AddRequests([request("a", [fake_engine.RAISE])]))
+            await next_event(supervisor, EngineLost)
+            await next_event(supervisor, Ready)
+            assert supervisor.state == "ready"
+            supervisor.send(AddRequests([request("b")]))
+            assert await tokens_of(supervisor, "b") == [1, 2, 3, 1]
+
+    run(scenario())
+
+
+def test_starts_are_at_least_the_interval_apart(launcher):
+    async def scenario():
+        started = time.monotonic()
+        async with running(launcher(), restart_interval=1.0) as supervisor:
+            supervisor.send(AddRequests([request("a", [fake_engine.RAISE])]))
+            await next_event(supervisor, EngineLost)
+            assert supervisor.state == "dead"
+            await next_event(supervisor, Loading)
+            assert time.monotonic() - started >= 1.0
+
+    run(scenario())
+
+
+def test_close_stops_a_busy_engine_and_leaves_nothing_behind(process_launcher, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    async def scenario():
+        async with running(process_launcher()) as supervisor:
+            pid = supervisor.pid
+            assert os.listdir(directory) != []
+            supervisor.send(AddRequests([request("a", max_tokens=10_000)]))
+            await next_event(supervisor, Outputs)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # a short path: sockets are made below it
+        monkeypatch.setenv("TMPDIR", directory)
+        run(scenario())
+        assert os.listdir(directory) == []
+
+
+ORPHAN_MAKER = """
+import asyncio, sys
+sys.path.insert(0, {root!r})
+from tests.ipc.conftest import make_launcher
+from sojourn.ipc.supervisor import Supervisor
+
+async def main():
+    supervisor = Supervisor(make_launcher("process"))
+    await supervisor.start()
+    print(supervisor.pid, supervisor._engine._addresses.directory, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def test_b59_the_engine_process_dies_with_its_parent():
+    code = ORPHAN_MAKER.format(root=str(Path(__file__).parents[2]))
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        pid, directory = parent.stdout.readline().split()
+        parent.kill()
+    deadline = time.monotonic() + 5.0
+    while not _is_gone(int(pid)):
+        assert time.monotonic() < deadline, "an orphan is left"
+        time.sleep(0.02)
+    assert not Path(directory.decode()).exists()
+
+
+def _is_gone(pid):
+    """Or waits to be reaped: an orphan's adoptive parent may take its time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
