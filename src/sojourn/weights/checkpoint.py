@@ -5,8 +5,6 @@ A third loader (the seam for more formats) is one more file with an `open_...` f
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from sojourn.errors import BadModelFile, ModelNotFound
@@ -15,9 +13,7 @@ from sojourn.weights.gguf_split import shard_paths
 from sojourn.weights.hf_checkpoint import open_directory
 from sojourn.weights.tensors import Checkpoint, Tensor
 
-__all__ = ["Checkpoint", "Tensor", "check_complete", "open_checkpoint"]
-
-log = logging.getLogger(__name__)
+__all__ = ["Checkpoint", "Tensor", "open_checkpoint"]
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -41,18 +37,3 @@ def open_checkpoint(path: Path) -> Checkpoint:
         names = ", ".join(Path(item).name for item in models[:8])
         raise ModelNotFound(f"{path}: holds {len(models)} GGUF models; name one of them: {names}")
     return open_gguf(Path(models[0]))
-
-
-def check_complete(checkpoint: Checkpoint, needed: Iterable[str]) -> None:
-    """Compare the tensors with those a model's graph needs, before any is loaded.
-
-    BadModelFile: some are missing; the message lists them. Tensors nobody needs are logged as a warning.
-    """
-    wanted = set(needed)
-    missing = sorted(wanted - set(checkpoint.tensors))
-    if missing:
-        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-        raise BadModelFile(f"{checkpoint.path}: tensors are missing: {', '.join(missing[:10])}{more}")
-    spare = sorted(set(checkpoint.tensors) - wanted)
-    if spare:
-        log.warning("%s: %d tensors are not used: %s", checkpoint.path.name, len(spare), ", ".join(spare[:5]))

@@ -21,7 +21,7 @@ from sojourn.weights.gguf_metadata import GGUFMetadata, ValueType
 from sojourn.weights.gguf_names import canonical_name
 from sojourn.weights.gguf_reader import GGUFFile, TensorInfo
 from sojourn.weights.gguf_split import read_shards
-from sojourn.weights.tensors import Checkpoint, LazyTensors, Part, Tensor, Totals
+from sojourn.weights.tensors import Checkpoint, LazyTensor, LazyTensors, Part, Tensor, Totals
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
     infos = {name: info for shard in shards for name, info in shard.tensors.items()}
     config = translate_config(first.file.path, first.metadata, infos)
     _check_vocabulary(first.file.path, first.metadata)
-    makers: dict[str, Callable[[], Tensor]] = {}
+    tensors: dict[str, LazyTensor] = {}
     parts = []
     unknown = []
     for shard in shards:
@@ -54,14 +54,14 @@ def open_gguf(path: Path) -> Checkpoint:
             if name is None:
                 unknown.append(info.name)
                 continue
-            makers[name] = _maker(shard, info, name, config)
+            tensors[name] = LazyTensor(info.shape, _maker(shard, info, name, config))
             parts.append(Part(name, info.format.name, _elements(info), info.nbytes))
     if unknown:
         log.warning("%s: %d tensors are not used: %s", first.file.path.name, len(unknown), ", ".join(unknown[:5]))
     return Checkpoint(
         path=first.file.path,
         config=config,
-        tensors=LazyTensors(makers),
+        tensors=LazyTensors(tensors),
         metadata=first.metadata,
         directory=None,
         eos_token_ids=_end_tokens(first.file.path, first.metadata, config["vocab_size"]),

@@ -1,4 +1,4 @@
-"""A Hugging Face model directory as a Checkpoint: config.json, safetensors (one file or shards), generation_config.json.
+"""A Hugging Face model directory as a Checkpoint: config.json, safetensors (whole or sharded), generation_config.json.
 
 Owns no state. Weights are mapped, never copied, except experts stored one by one, which are stacked when asked for.
 Pickle files are refused: loading one runs whatever code it carries.
@@ -59,8 +59,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _text_config(path: Path, stated: dict[str, Any]) -> dict[str, Any]:
     """The keys of the language model. A multimodal config keeps them under `text_config`."""
-    if stated.get("quantization_config") is not None:
-        method = dict(stated["quantization_config"]).get("quant_method", "an unnamed method")
+    quantization = stated.get("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise UnsupportedModel(f"{path}: quantized with {method}, which is not read; use a GGUF file or the original")
     text = stated.get("text_config")
     if not isinstance(text, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from sojourn.errors import BadModelFile, UnsupportedModel
 from sojourn.weights.safetensors_reader import SafetensorInfo
-from sojourn.weights.tensors import LazyTensors, Part, Tensor, Totals
+from sojourn.weights.tensors import LazyTensor, LazyTensors, Part, Tensor, Totals
 
 _READ_DTYPES = ("F32", "F16", "BF16")
 _OTHER_PARTS = re.compile(
@@ -28,15 +28,13 @@ _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|rotary_emb\..*_cached|masked_b
 _ONE_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.((?:gate|up|down)_proj\.weight)")
 _FUSED_EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)")
 
-Maker = Callable[[], Tensor]
-
 
 def canonical_tensors(path: Path, stored: dict[str, SafetensorInfo]) -> tuple[LazyTensors, Totals]:
     """The language model's tensors by canonical name, and their totals. `path` is for messages.
 
     UnsupportedModel: a dtype that is not read. BadModelFile: experts that do not fit together.
     """
-    makers: dict[str, Maker] = {}
+    tensors: dict[str, LazyTensor] = {}
     parts: list[Part] = []
     experts: defaultdict[str, dict[int, SafetensorInfo]] = defaultdict(dict)
     for stored_name, info in stored.items():
@@ -49,12 +47,13 @@ def canonical_tensors(path: Path, stored: dict[str, SafetensorInfo]) -> tuple[La
         if match := _ONE_EXPERT.fullmatch(name):
             experts[f"{match[1]}.{match[3]}"][int(match[2])] = info
         elif match := _FUSED_EXPERTS.fullmatch(name):
-            makers.update(_split_fused(path, match[1], match[2], info))
+            tensors.update(_split_fused(path, match[1], match[2], info))
         else:
-            makers[name] = partial(_view, name, info)
+            tensors[name] = LazyTensor(info.shape, partial(_view, name, info))
     for name, by_number in experts.items():
-        makers[name] = partial(_stack, name, _expert_list(path, name, by_number))
-    return LazyTensors(makers), Totals.of(parts)
+        infos = _expert_list(path, name, by_number)
+        tensors[name] = LazyTensor((len(infos), *infos[0].shape), partial(_stack, name, infos))
+    return LazyTensors(tensors), Totals.of(parts)
 
 
 def _canonical_name(name: str) -> str | None:
@@ -85,14 +84,16 @@ def _stack(name: str, infos: Sequence[SafetensorInfo]) -> Tensor:
     return Tensor(name, (len(infos), *infos[0].shape), infos[0].dtype, data)
 
 
-def _split_fused(path: Path, prefix: str, kind: str, info: SafetensorInfo) -> dict[str, Maker]:
+def _split_fused(path: Path, prefix: str, kind: str, info: SafetensorInfo) -> dict[str, LazyTensor]:
     if len(info.shape) != 3 or (kind == "gate_up_proj" and info.shape[1] % 2):
         raise BadModelFile(f"{path}: {info.name} has the shape {info.shape}, which is not that of fused experts")
     if kind == "down_proj":
         name = f"{prefix}.down_proj.weight"
-        return {name: partial(_view, name, info)}
+        return {name: LazyTensor(info.shape, partial(_view, name, info))}
     names = (f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")
-    return {name: partial(_half, name, info, half) for half, name in enumerate(names)}
+    experts, rows, columns = info.shape
+    shape = (experts, rows // 2, columns)
+    return {name: LazyTensor(shape, partial(_half, name, info, half)) for half, name in enumerate(names)}
 
 
 def _half(name: str, info: SafetensorInfo, half: int) -> Tensor:

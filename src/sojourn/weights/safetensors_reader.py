@@ -42,8 +42,8 @@ def read_safetensors(path: Path) -> dict[str, SafetensorInfo]:
     header_bytes = struct.unpack_from("<Q", file.content)[0] if file.size >= 8 else 0
     if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, file.size - 8):
         raise BadModelFile(
-            f"{path}: not a safetensors file, or cut short: its header would have {header_bytes} bytes and the file has "
-            f"{file.size}; it looks like {guess_content(file.content[:512])}"
+            f"{path}: not a safetensors file, or cut short: its header would have {header_bytes} bytes and the file "
+            f"has {file.size}; it looks like {guess_content(file.content[:512])}"
         )
     header = _parse_header(path, file.content[8 : 8 + header_bytes])
     tensors = {
@@ -98,6 +98,6 @@ def _check_extent(file: MappedFile, data_start: int, tensors: dict[str, Safetens
         end = info.offset + info.nbytes
     if end > file.size:
         raise BadModelFile(
-            f"{file.path}: truncated: expected size {end} bytes, but the file has {file.size}; its download or copy was "
-            "interrupted: fetch it again"
+            f"{file.path}: truncated: expected size {end} bytes, but the file has {file.size}; its download or copy "
+            "was interrupted: fetch it again"
         )

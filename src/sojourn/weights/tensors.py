@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +34,35 @@ class Tensor:
         return native.dequantize(self.format, self.data, threads=threads).reshape(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """A tensor that is made when asked for, and its shape, which is known before."""
+
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+
+
 class LazyTensors(Mapping[str, Tensor]):
     """Tensors made when asked for: some have to be copied (rows moved, experts stacked), and that copy is not kept."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Tensor]]) -> None:
-        self._makers = makers
+    def __init__(self, tensors: Mapping[str, LazyTensor]) -> None:
+        self._tensors = tensors
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._makers[name]()
+        return self._tensors[name].make()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._makers
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return len(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor without making it. KeyError: there is none of that name."""
+        return self._tensors[name].shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +112,15 @@ class Checkpoint:
 
     path: Path
     config: dict[str, Any]
-    tensors: Mapping[str, Tensor]
+    tensors: LazyTensors
     metadata: Mapping[str, Any] | None
     directory: Path | None
     eos_token_ids: tuple[int, ...]
     totals: Totals
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it. KeyError: there is none of that name."""
+        return self.tensors.shape(name)
 
     @property
     def quantization(self) -> str:
