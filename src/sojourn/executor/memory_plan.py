@@ -38,7 +38,9 @@ def plan_memory(
     full length could fill. Raises StartupError when not even one block fits, or when `wanted_len` can't be had.
     """
     if wanted_len is not None and wanted_len > model_context:
-        raise StartupError(f"--max-model-len {wanted_len} is more than the {model_context} tokens this model was made for.")
+        raise StartupError(
+            f"--max-model-len {wanted_len} is more than the {model_context} tokens this model was made for."
+        )
     longest = wanted_len or model_context
     bytes_per_block = bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:

@@ -1,0 +1,118 @@
+"""Builds an engine from its options: loads the model, lays out the memory, wires scheduler, runner and sampler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sojourn import machine
+from sojourn.config import EngineConfig
+from sojourn.core.engine_core import EngineCore
+from sojourn.core.kv_manager import KVManager
+from sojourn.core.scheduler import Scheduler
+from sojourn.errors import StartupError
+from sojourn.executor.memory_plan import MemoryPlan, plan_memory
+from sojourn.executor.model import Model
+from sojourn.executor.runner import Backend, ModelRunner
+from sojourn.executor.sampler import Sampler
+from sojourn.executor.scripted import Script, ScriptedBackend
+from sojourn.records import EngineInfo
+
+OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it that is done
+
+
+def build_engine(config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:
+    """The engine these options describe, weights loaded. Raises StartupError."""
+    if config.backend == "native":
+        raise StartupError("--backend native is not built yet; use --backend auto or reference.")
+    if config.cache.kv_cache_dtype not in ("auto", "f32"):
+        raise StartupError(f"--kv-cache-dtype {config.cache.kv_cache_dtype} is not built yet; use auto or f32.")
+    if config.backend == "scripted":
+        return _build_scripted(config)
+    return build_from_model(Model.from_pretrained(config.model), config, on_progress)
+
+
+def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:
+    """An engine for a model that is already open."""
+    started = time.perf_counter()
+    threads = config.threads or machine.usable_threads()[0]
+    # The reference executor keeps every weight in float32.
+    weight_bytes = 4 * model.checkpoint.num_parameters
+    plan = plan_memory(
+        config.cache,
+        bytes_per_token=model.kv_bytes_per_token,
+        model_context=model.config.max_position_embeddings,
+        wanted_len=config.max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        free_bytes=max(0, machine.memory_limit_bytes() - weight_bytes),
+    )
+
+    def on_weight(loaded: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress("loading weights", loaded / total)
+
+    backend = model.reference_backend(plan.num_blocks, config.cache.block_size, threads=threads, on_weight=on_weight)
+    info = EngineInfo(
+        model=config.model,
+        architecture=model.config.architecture,
+        quantization=model.checkpoint.quantization,
+        num_parameters=model.checkpoint.num_parameters,
+        vocab_size=model.config.vocab_size,
+        max_model_len=plan.max_model_len,
+        max_model_len_reason=plan.reason,
+        num_kv_blocks=plan.num_blocks,
+        block_size=config.cache.block_size,
+        kv_bytes=plan.kv_bytes,
+        weight_bytes=weight_bytes,
+        backend="reference",
+        threads=threads,
+        isa="NumPy",
+        load_seconds=time.perf_counter() - started,
+    )
+    return _assemble(config, backend, plan, info, config.eos_token_ids or model.eos_token_ids)
+
+
+def _build_scripted(config: EngineConfig) -> EngineCore:
+    script = Script.load(Path(config.script)) if config.script is not None else Script()
+    plan = plan_memory(
+        config.cache,
+        bytes_per_token=4,
+        model_context=script.max_model_len,
+        wanted_len=config.max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        free_bytes=machine.memory_limit_bytes(),
+    )
+    info = EngineInfo(
+        model=config.model,
+        architecture="scripted",
+        quantization="none",
+        num_parameters=0,
+        vocab_size=script.vocab_size,
+        max_model_len=plan.max_model_len,
+        max_model_len_reason=plan.reason,
+        num_kv_blocks=plan.num_blocks,
+        block_size=config.cache.block_size,
+        kv_bytes=plan.kv_bytes,
+        weight_bytes=0,
+        backend="scripted",
+        threads=1,
+        isa="none",
+        load_seconds=0.0,
+    )
+    backend = ScriptedBackend(script, plan.num_blocks, config.cache.block_size)
+    return _assemble(config, backend, plan, info, config.eos_token_ids or (script.eos_token_id,))
+
+
+def _assemble(
+    config: EngineConfig, backend: Backend, plan: MemoryPlan, info: EngineInfo, eos_token_ids: tuple[int, ...]
+) -> EngineCore:
+    kv = KVManager(plan.num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching)
+    scheduler = Scheduler(
+        kv,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        eos_token_ids=eos_token_ids,
+    )
+    sampler = Sampler(info.vocab_size, config.scheduler.max_num_seqs, logprobs_mode=config.logprobs_mode)
+    return EngineCore(scheduler, ModelRunner(backend, sampler), info)

@@ -1,0 +1,70 @@
+"""A model ready to be executed: its checkpoint, its numbers, its graph bound to the weights. Immutable."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.graph import Graph
+from sojourn.graph.kv_storage import KVStorage
+from sojourn.graph.reference import ReferenceExecutor
+from sojourn.models import ModelConfig, build_graph
+from sojourn.weights.checkpoint import Checkpoint, open_checkpoint
+from sojourn.weights.fetch import resolve
+
+logger = logging.getLogger(__name__)
+
+OnWeight = Callable[[int, int], None]  # weights loaded so far, of how many
+
+
+@dataclass(frozen=True)
+class Model:
+    """`Model.from_pretrained(path_or_name)` opens one; weights are read when a backend is made."""
+
+    checkpoint: Checkpoint
+    config: ModelConfig
+    graph: Graph
+
+    @classmethod
+    def from_pretrained(cls, path_or_name: str) -> Self:
+        """A GGUF file, a Hugging Face directory, a short name or a hub repository.
+
+        Raises ModelNotFound, BadModelFile (weights missing or of the wrong shape, by name) or UnsupportedModel.
+        """
+        checkpoint = open_checkpoint(resolve(path_or_name))
+        config = ModelConfig.from_hf(checkpoint.config)
+        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+        graph = build_graph(config).bind(shapes)
+        unexpected = graph.unexpected(shapes)
+        if unexpected:
+            logger.warning("%d tensor(s) of the file are not used: %s", len(unexpected), ", ".join(unexpected[:8]))
+        return cls(checkpoint, config, graph)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.checkpoint.eos_token_ids
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return KVStorage.block_bytes(self.graph.layers, 1)
+
+    def reference_backend(
+        self, num_blocks: int, block_size: int, *, threads: int = 1, on_weight: OnWeight | None = None
+    ) -> ReferenceExecutor:
+        """The NumPy executor, with all weights dequantized to float32 once."""
+        total, loaded = len(self.graph.weights), 0
+
+        def load(name: str) -> NDArray[np.float32]:
+            nonlocal loaded
+            weight = self.checkpoint.tensors[name].float32(threads=threads)
+            loaded += 1
+            if on_weight is not None:
+                on_weight(loaded, total)
+            return weight
+
+        return ReferenceExecutor(self.graph, load, KVStorage(self.graph.layers, num_blocks, block_size))
