@@ -84,9 +84,10 @@ def test_import_inside_a_function_gives_its_reason(sources):
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     first = node.lineno - 1
-                    while first > 0 and re.match(r"\s*(import|from)\s", lines[first - 1]):
+                    while first > 0 and re.match(r"\s*($|import\s|from\s)", lines[first - 1]):
                         first -= 1
-                    if "#" not in lines[node.lineno - 1] and not lines[first - 1].lstrip().startswith("#"):
+                    block = lines[first : node.lineno]
+                    if not any("#" in line for line in block) and not lines[first - 1].lstrip().startswith("#"):
                         found.append(f"{source.path}:{node.lineno}")
     assert not found, f"import inside a function without a reason: {found}"
 

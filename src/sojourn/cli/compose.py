@@ -20,9 +20,8 @@ from sojourn.ipc.supervisor import Supervisor
 from sojourn.weights.checkpoint import open_checkpoint
 
 
-@asynccontextmanager
-async def running_llm(settings: Settings, path: Path) -> AsyncIterator[AsyncLLM]:
-    """An AsyncLLM whose engine is ready; its engine is stopped on the way out. Raises StartupError.
+async def start_llm(settings: Settings, path: Path) -> AsyncLLM:
+    """An AsyncLLM whose engine is ready; whoever gets it closes it. Raises StartupError, and leaves no engine behind.
 
     The engine starts first, so that it loads weights while the tokenizer is built here.
     """
@@ -31,22 +30,31 @@ async def running_llm(settings: Settings, path: Path) -> AsyncIterator[AsyncLLM]
     starting = asyncio.create_task(client.start(bar.update))
     try:
         tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
-        llm = AsyncLLM(
-            client,
-            tokenizer,
-            template,
-            settings.frontend,
-            model_name=settings.engine.model,
-            max_num_seqs=settings.engine.scheduler.max_num_seqs,
-        )
         await starting
-        bar.close()
-        yield llm
-        await llm.close()
-    finally:
-        bar.close()
+    except BaseException:
         starting.cancel()
         await client.close()
+        raise
+    finally:
+        bar.close()
+    return AsyncLLM(
+        client,
+        tokenizer,
+        template,
+        settings.frontend,
+        model_name=settings.engine.model,
+        max_num_seqs=settings.engine.scheduler.max_num_seqs,
+    )
+
+
+@asynccontextmanager
+async def running_llm(settings: Settings, path: Path) -> AsyncIterator[AsyncLLM]:
+    """`start_llm` for a block of code; the engine is stopped on the way out."""
+    llm = await start_llm(settings, path)
+    try:
+        yield llm
+    finally:
+        await llm.close()
 
 
 def load_text_side(path: Path, template: str | None) -> tuple[Tokenizer, ChatTemplate | None]:

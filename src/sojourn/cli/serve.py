@@ -1,0 +1,50 @@
+"""`sojourn serve`: the order of starting. Port, then thread pools, then model file, then engine and HTTP together."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import typer
+
+from sojourn.cli import listener
+from sojourn.cli.library_pools import limit_library_pools
+from sojourn.cli.options import Settings
+
+logger = logging.getLogger("sojourn.cli")
+
+
+def serve_command(settings: Settings) -> None:
+    """Serves until a signal. Raises StartupError before, and typer.Exit with the server's exit code after."""
+    bound = listener.bind(settings.server.host, settings.server.port)
+    set_up_logging(settings.server.log_level)
+    limit_library_pools(settings.engine.threads)
+    with bound:
+        raise typer.Exit(_serve(settings, bound))
+
+
+def _serve(settings: Settings, bound: socket.socket) -> int:
+    # Here: these import NumPy, whose pools must be limited first, and a port clash must not wait for any of them.
+    import uvloop
+
+    from sojourn.cli.compose import start_llm
+    from sojourn.cli.progress import fetch
+    from sojourn.cli.screen import startup_screen
+    from sojourn.server.seam import Engine
+    from sojourn.server.serve import serve
+
+    url = listener.url(bound)
+
+    def announce(engine: Engine) -> None:
+        print(startup_screen(engine.info, settings, url), flush=True)
+
+    path = fetch(settings.engine.model)
+    logger.info("listening on %s while %s is loading", url, settings.engine.model)
+    running = serve(start_llm(settings, path), [bound], settings.server, on_ready=announce)
+    return uvloop.run(running)
+
+
+def set_up_logging(level: str) -> None:
+    """Lines on stderr. uvicorn says only what goes wrong: its start is on our screen, its requests are in our log."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

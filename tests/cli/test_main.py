@@ -1,0 +1,56 @@
+"""The commands as a user meets them: help that comes at once, one line for an error, an exit code to rely on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sojourn import __version__
+
+COMMANDS = ("serve", "chat", "generate", "pull", "list", "doctor")
+
+
+def test_the_commands_that_exist_are_listed_and_no_others(sojourn):
+    listed = re.findall(r"^  ([a-z]+)  ", sojourn("--help").out, re.MULTILINE)
+    assert sorted(listed) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(sojourn, command):
+    ran = sojourn(command, "--help")
+    assert ran.code == 0
+    assert "Usage:" in ran.out
+
+
+def test_serve_help_comes_in_half_a_second(sojourn):
+    assert min(sojourn("serve", "--help").seconds for _ in range(3)) < 0.5
+
+
+def test_serve_help_shows_flags_but_not_those_that_are_not_built(sojourn):
+    out = sojourn("serve", "--help").out
+    assert "--max-num-batched-tokens" in out
+    assert "--enable-prefix-caching / --no-enable-prefix-caching" in out
+    assert "--timings" not in out
+
+
+def test_version(sojourn):
+    assert sojourn("--version").out == f"sojourn {__version__}\n"
+
+
+def test_a_refused_flag_is_one_line_and_exit_code_1(sojourn):
+    ran = sojourn("serve", "--otlp-traces-endpoint", "http://x")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == "sojourn: --otlp-traces-endpoint is not built yet; leave it out.\n"
+
+
+def test_a_usage_error_is_exit_code_2(sojourn):
+    ran = sojourn("serve", "--no-such-flag")
+    assert ran.code == 2
+    assert "--no-such-flag" in ran.err
+
+
+def test_a_sampling_value_out_of_range_is_one_line(sojourn):
+    ran = sojourn("generate", "-p", "x", "--temperature", "9")
+    assert ran.code == 1
+    assert ran.err == "sojourn: temperature must be between 0 and 2.\n"
