@@ -1,0 +1,38 @@
+"""Puts the application together: middleware from the outside in, routes, error answers. Holds no logic of its own."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import FastAPI
+
+from sojourn import __version__
+from sojourn.config import ServerConfig
+from sojourn.server import error_map, routes_chat, routes_completions, routes_health, routes_models, routes_tokenize
+from sojourn.server.admission import Admission, Gate
+from sojourn.server.auth import ApiKeys
+from sojourn.server.context import ServerContext
+from sojourn.server.error_map import ErrorBoundary
+from sojourn.server.limits import BodyLimit
+from sojourn.server.request_ids import RequestIdHeader
+from sojourn.server.seam import Engine
+from sojourn.timeline.metrics import Metrics
+
+
+def create_app(engine: Engine | None, config: ServerConfig) -> FastAPI:
+    """The HTTP application. Without an engine it answers 503 `loading` until
+    `app.state.context.gate.attach(engine)`."""
+    app = FastAPI(title="Sojourn", version=__version__, redirect_slashes=False, redoc_url=None)
+    gate = Gate(engine)
+    metrics = Metrics(config.metrics_prefix)
+    app.state.context = ServerContext(config=config, gate=gate, metrics=metrics, started_at=int(time.time()))
+    # The last one added is the outermost: a request meets them from the bottom up.
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Admission, gate=gate)
+    app.add_middleware(ApiKeys, keys=config.api_key)
+    app.add_middleware(ErrorBoundary)
+    app.add_middleware(RequestIdHeader, metrics=metrics)
+    for routes in (routes_chat, routes_completions, routes_models, routes_tokenize, routes_health):
+        app.include_router(routes.router)
+    error_map.install(app)
+    return app

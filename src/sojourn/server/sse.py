@@ -1,0 +1,89 @@
+"""Server-sent events: frames as bytes, and the response that sends them. Owner of a stream's order of events; knows
+no endpoint.
+
+After the last chunk comes `[DONE]`. After a failure comes one `error` event and the end, without `[DONE]`, so a cut
+answer never looks whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from sojourn.server.error_map import describe
+from sojourn.server.generation import Batch, Generation
+from sojourn.server.lifeline import ClientGoneError, Lifeline
+
+logger = logging.getLogger("sojourn.server")
+
+DONE = b"data: [DONE]\n\n"
+
+encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+class ChunkEncoder(Protocol):
+    """One endpoint's chunks. Holds the state of the choices of one stream."""
+
+    def encode(self, batch: Batch) -> bytes:
+        """The frames for this news, b"" if there is nothing to show yet."""
+        ...
+
+    def finish(self) -> bytes:
+        """The frames after the last choice has finished, with DONE."""
+        ...
+
+
+def error_frame(error: Exception) -> bytes:
+    return b"data: " + describe(error).body() + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends a generation's chunks as they come.
+
+    While the socket is blocked nothing is taken from the generation, whose news merge meanwhile: what waits for a slow
+    reader is bounded by what its own max_tokens allow.
+    """
+
+    def __init__(self, generation: Generation, encoder: ChunkEncoder, first: Batch, lifeline: Lifeline) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect events
+        )
+        del self.headers["content-length"]
+        self._generation = generation
+        self._encoder = encoder
+        self._first = first
+        self._lifeline = lifeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            with self._lifeline.guard():
+                await self._send_all(send)
+        except ClientGoneError:
+            return
+        except Exception as error:
+            failure = describe(error)
+            if failure.code == "internal_error":
+                logger.exception("unexpected error in a stream")
+            await _send(send, error_frame(error))
+        finally:
+            await self._generation.close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, send: Send) -> None:
+        encode = self._encoder.encode
+        await _send(send, encode(self._first))
+        async for batch in self._generation:
+            await _send(send, encode(batch))
+        await _send(send, self._encoder.finish())
+
+
+async def _send(send: Send, data: bytes) -> None:
+    if data:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
