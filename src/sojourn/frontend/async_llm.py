@@ -9,10 +9,11 @@ import asyncio
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sojourn.config import FrontendConfig
 from sojourn.errors import InvalidRequest, QueueFull, RequestTimeout, Unavailable
+from sojourn.frontend.chat_template import ChatTemplate
 from sojourn.frontend.engine_client import EngineClient, OnProgress
 from sojourn.frontend.reply import Reply, ReplyStream
 from sojourn.frontend.request_checks import check_request, check_routing, choice_params, prompt_too_long
@@ -20,9 +21,6 @@ from sojourn.frontend.request_state import ChoiceDelta, ChoiceState
 from sojourn.frontend.text_pool import TextPool
 from sojourn.frontend.tokenizer import Tokenizer
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, SamplingParams
-
-if TYPE_CHECKING:
-    from sojourn.frontend.chat_template import ChatTemplate
 
 __all__ = ["AsyncLLM", "ChoiceDelta", "ReplyStream"]
 
