@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sojourn.cli.options import Settings
-from sojourn.cli.progress import LoadingBar
+from sojourn.cli.progress import ProgressBar
 from sojourn.core.proc import engine_server
 from sojourn.frontend.async_llm import AsyncLLM
 from sojourn.frontend.chat_template import ChatTemplate, load_chat_template
@@ -26,17 +26,15 @@ async def start_llm(settings: Settings, path: Path) -> AsyncLLM:
     The engine starts first, so that it loads weights while the tokenizer is built here.
     """
     client = EngineClient(Supervisor(_launcher(settings, path), restart=not settings.server.no_restart))
-    bar = LoadingBar()
-    starting = asyncio.create_task(client.start(bar.update))
-    try:
-        tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
-        await starting
-    except BaseException:
-        starting.cancel()
-        await client.close()
-        raise
-    finally:
-        bar.close()
+    with ProgressBar() as bar:
+        starting = asyncio.create_task(client.start(bar.update))
+        try:
+            tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
+            await starting
+        except BaseException:
+            starting.cancel()
+            await client.close()
+            raise
     return AsyncLLM(
         client,
         tokenizer,

@@ -9,30 +9,27 @@ from typing import Literal
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sojourn import machine
 from sojourn.cli import listener
+from sojourn.cli.columns import columns
 from sojourn.errors import StartupError
 from sojourn.weights.checkpoint import open_checkpoint
 from sojourn.weights.fetch import cached
 
 MEASURED_BYTES = 256 * 2**20  # larger than any last-level cache we expect
 ROUNDS = 4
-MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fail": "[red]FAIL[/]"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     name: str
-    verdict: Literal["ok", "note", "fail"]
+    verdict: Literal["ok", "note", "FAIL"]
     text: str
 
 
 def doctor_command(model: str, *, host: str, port: int) -> None:
     """Prints the table. Exit code 1 when a check failed."""
-    console = Console()
     threads, reason = machine.usable_threads()
     findings = [
         _cpu(),
@@ -42,11 +39,8 @@ def doctor_command(model: str, *, host: str, port: int) -> None:
         _model(model),
         _port(host, port),
     ]
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for finding in findings:
-        table.add_row(MARKS[finding.verdict], finding.name, finding.text)
-    console.print(table)
-    if any(finding.verdict == "fail" for finding in findings):
+    print(columns([(finding.verdict, finding.name, finding.text) for finding in findings]))
+    if any(finding.verdict == "FAIL" for finding in findings):
         raise typer.Exit(1)
 
 
@@ -82,7 +76,7 @@ def _model(name: str) -> Finding:
             return Finding("model", "note", f"{name} is not in the cache; `sojourn pull {name}` fetches it")
         checkpoint = open_checkpoint(path)
     except StartupError as error:
-        return Finding("model", "fail", error.message)
+        return Finding("model", "FAIL", error.message)
     kind = f"{checkpoint.config.get('model_type')} {checkpoint.quantization}"
     return Finding("model", "ok", f"{name}: {kind}, {checkpoint.weight_bytes / 1e6:.0f} MB, {path}")
 
@@ -91,5 +85,5 @@ def _port(host: str, port: int) -> Finding:
     try:
         listener.bind(host, port).close()
     except StartupError as error:
-        return Finding("port", "fail", error.message)
+        return Finding("port", "FAIL", error.message)
     return Finding("port", "ok", f"{host}:{port} is free")

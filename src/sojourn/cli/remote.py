@@ -21,8 +21,8 @@ class RemoteChat:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise StartupError(f"--url {url} is no http address; write http://127.0.0.1:8000.")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connect = lambda: kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+        self._address = (parts.hostname, parts.port)
+        self._secure = parts.scheme == "https"
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -50,6 +50,12 @@ class RemoteChat:
             raise SojournError(f"the connection broke: {error}") from error
         finally:
             connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._address
+        if self._secure:
+            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
 
     def _first_model(self, url: str) -> str:
         connection = self._connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sojourn import __version__, machine
+from sojourn.cli.columns import columns
 from sojourn.cli.options import Settings
 from sojourn.records import EngineInfo
 
@@ -17,7 +18,7 @@ def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
     keys = "needed" if settings.server.api_key else "not needed"
     rows = [
         ("model", f"{model} ({info.architecture}, {info.num_parameters / 1e6:.0f}M parameters){served}"),
-        ("weights", f"{info.quantization}, {size(info.weight_bytes)}"),
+        ("weights", f"{info.quantization}, {size(info.weight_bytes)} in memory"),
         ("context", f"{info.max_model_len} tokens ({info.max_model_len_reason})"),
         ("KV memory", f"{size(info.kv_bytes)}: {info.num_kv_blocks} blocks of {info.block_size} tokens"),
         ("compute", f"{info.backend}, {info.threads} threads ({reason})"),
@@ -26,8 +27,7 @@ def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
         ("API", f"{url}/v1, key {keys}"),
         ("API page", f"{url}/docs"),
     ]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"Sojourn {__version__}", *(f"  {name:{width}}  {text}" for name, text in rows)])
+    return f"Sojourn {__version__}\n" + columns([("", *row) for row in rows])
 
 
 def size(count: int) -> str:

@@ -46,5 +46,7 @@ def _serve(settings: Settings, bound: socket.socket) -> int:
 
 def set_up_logging(level: str) -> None:
     """Lines on stderr. uvicorn says only what goes wrong: its start is on our screen, its requests are in our log."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level.upper())
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    handler = logging.StreamHandler()
+    # A filter of the handler: uvicorn sets its loggers' levels itself, later than this.
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or not record.name.startswith("uvicorn"))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level.upper(), handlers=[handler])
