@@ -12,9 +12,11 @@ from typing import Any
 
 from sojourn.errors import BadModelFile, UnsupportedModel
 from sojourn.weights.gguf_metadata import GGUFMetadata, ValueType
-from sojourn.weights.gguf_names import ROPE_FACTORS
 from sojourn.weights.gguf_reader import TensorInfo
 
+# Numbers that some models have per layer and most write once.
+_LAYER_NUMBERS = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
+_MAX_LAYERS = 4096
 _GEMMA3_LOCAL_LAYERS_PER_GLOBAL = 5
 _GEMMA3_27B_LAYERS = 62
 
@@ -33,12 +35,22 @@ class MetadataReader:
     def integer(self, key: str) -> int | None:
         full = f"{self.architecture}.{key}"
         stored = self.metadata.stored_array(full)
-        if stored is not None and stored.kind is not ValueType.STRING and 0 < stored.count <= 4096:
-            values = set(self.metadata[full])
-            if len(values) > 1:
-                raise UnsupportedModel(f"{self.path}: {full} differs from layer to layer, which is not supported")
-            return int(values.pop())
-        return self.metadata.integer(full)
+        if stored is None or stored.kind not in _LAYER_NUMBERS or not 0 < stored.count <= _MAX_LAYERS:
+            return self.metadata.integer(full)
+        values: set[int] = set(self.metadata[full])
+        if len(values) > 1:
+            raise UnsupportedModel(f"{self.path}: {full} differs from layer to layer, which is not supported")
+        return values.pop()
+
+    def layer_flags(self, key: str, layers: int) -> list[bool] | None:
+        """A bool for each of `layers` layers, where the file has them in this form."""
+        full = f"{self.architecture}.{key}"
+        stored = self.metadata.stored_array(full)
+        if stored is None or stored.kind is not ValueType.BOOL:
+            return None
+        if stored.count < layers:
+            raise BadModelFile(f"{self.path}: {full} has {stored.count} entries for {layers} layers")
+        return list(self.metadata[full][:layers])
 
     def required(self, key: str) -> int:
         """A positive integer. BadModelFile: absent or not positive."""
@@ -73,7 +85,7 @@ def translate_config(path: Path, metadata: GGUFMetadata, tensors: dict[str, Tens
     if reader.flag("attention.causal") is False:
         raise UnsupportedModel(f"{path}: this is an embedding model; only models that generate text are supported")
     config = _common(reader, tensors)
-    config.update(_rope(reader, config["head_dim"], tensors))
+    config.update(_rope(reader, config["head_dim"]))
     config.update(family(reader, config))
     return {key: value for key, value in config.items() if value is not None}
 
@@ -109,12 +121,12 @@ def _common(reader: MetadataReader, tensors: dict[str, TensorInfo]) -> dict[str,
     }
 
 
-def _rope(reader: MetadataReader, head_dim: int, tensors: dict[str, TensorInfo]) -> dict[str, Any]:
+def _rope(reader: MetadataReader, head_dim: int) -> dict[str, Any]:
+    """Llama 3's scaling is no metadata: the converter computes it into the tensor rope_freqs.weight."""
     rotated = reader.integer("rope.dimension_count") or head_dim
     return {
         "rope_theta": reader.real("rope.freq_base") or 10000.0,
         "rope_scaling": _rope_scaling(reader),
-        "rope_factors": ROPE_FACTORS if ROPE_FACTORS in tensors else None,  # the tensor that divides the frequencies
         "partial_rotary_factor": rotated / head_dim if rotated != head_dim else None,
     }
 
@@ -171,7 +183,11 @@ def _qwen3_moe(reader: MetadataReader, config: dict[str, Any]) -> dict[str, Any]
 
 def _gemma3(reader: MetadataReader, config: dict[str, Any]) -> dict[str, Any]:
     _refuse_experts(reader)
-    layers, period = config["num_hidden_layers"], _GEMMA3_LOCAL_LAYERS_PER_GLOBAL + 1
+    layers, pattern = config["num_hidden_layers"], "attention.sliding_window_pattern"
+    local = reader.layer_flags(pattern, layers)
+    if local is None:
+        period = reader.integer(pattern) or _GEMMA3_LOCAL_LAYERS_PER_GLOBAL + 1
+        local = [bool((layer + 1) % period) for layer in range(layers)]
     # The largest model divides scores by the root of hidden_size / heads, the others by that of head_dim.
     scalar = (
         config["hidden_size"] // config["num_attention_heads"] if layers == _GEMMA3_27B_LAYERS else config["head_dim"]
@@ -182,8 +198,7 @@ def _gemma3(reader: MetadataReader, config: dict[str, Any]) -> dict[str, Any]:
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": scalar,
         "rope_local_base_freq": reader.real("rope.freq_base_swa") or 10000.0,
-        "sliding_window_pattern": period,
-        "layer_types": ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)],
+        "layer_types": ["sliding_attention" if slides else "full_attention" for slides in local],
     }
 
 
