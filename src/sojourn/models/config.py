@@ -214,7 +214,9 @@ def _sliding_rule(keys: Mapping[str, Any]) -> Callable[[int], bool]:
 def _moe(keys: Mapping[str, Any], num_layers: int) -> MoeConfig:
     dense = set(keys.get("mlp_only_layers") or ())
     step = _positive(keys, "decoder_sparse_step")
-    num_experts, chosen = _positive(keys, "num_experts"), _positive(keys, "num_experts_per_tok")
+    # transformers 5 writes the count under the second name.
+    num_experts = _positive(keys, "num_local_experts" if "num_local_experts" in keys else "num_experts")
+    chosen = _positive(keys, "num_experts_per_tok")
     if chosen > num_experts:
         raise BadModelFile(f"config: num_experts_per_tok is {chosen}, but there are {num_experts} experts.")
     return MoeConfig(
