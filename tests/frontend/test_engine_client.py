@@ -9,9 +9,10 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from sojourn.errors import InvalidRequest, RequestFailed, StartupError, Unavailable
-from tests.frontend.llms import collect, make_llm, run, submit, until
+from tests.frontend.llms import TIMEOUT, collect, make_llm, run, submit, until
 from tests.ipc import fake_engine
 from tests.ipc.conftest import make_launcher
 
@@ -28,12 +29,20 @@ async def llm_over(kind, **options):
         await llm.close()
 
 
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run_on(request):
+    """The server runs on uvloop; child processes and ZeroMQ's file descriptors are watched differently there."""
+    if request.param == "asyncio":
+        return run
+    return lambda coroutine: uvloop.run(asyncio.wait_for(coroutine, TIMEOUT))
+
+
 @pytest.fixture(params=["thread", "process"])
 def kind(request):
     return request.param
 
 
-def test_requests_are_answered_over_both_lines(kind):
+def test_requests_are_answered_over_both_lines(kind, run_on):
     async def scenario():
         async with llm_over(kind) as llm:
             streams = [submit(llm, f"r{index}", [2 + 97 + index], max_tokens=5) for index in range(8)]
@@ -41,10 +50,10 @@ def test_requests_are_answered_over_both_lines(kind):
             assert [reply[0].text for reply in replies] == [chr(97 + index) * 5 for index in range(8)]
             assert llm.num_in_flight == 0
 
-    run(scenario())
+    run_on(scenario())
 
 
-def test_b59_kill_minus_nine_fails_every_waiter_within_two_seconds():
+def test_b59_kill_minus_nine_fails_every_waiter_within_two_seconds(run_on):
     async def scenario():
         async with llm_over("process") as llm:
             reading = [asyncio.create_task(collect(submit(llm, f"r{index}", **ENDLESS))) for index in range(5)]
@@ -61,7 +70,7 @@ def test_b59_kill_minus_nine_fails_every_waiter_within_two_seconds():
             assert "SIGKILL" in await llm.gave_up()
             assert llm.stats.num_running == 0
 
-    run(scenario())
+    run_on(scenario())
 
 
 def test_b59_after_a_restart_requests_are_answered_again(kind):

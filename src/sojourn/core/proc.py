@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+import msgspec
+
 from sojourn.config import EngineConfig
 from sojourn.core.build import build_engine
 from sojourn.core.engine_core import EngineCore
@@ -34,7 +36,11 @@ def main() -> int:
     logging.basicConfig(format="%(levelname)s engine: %(message)s", level=logging.INFO)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    bootstrap = read_bootstrap()
+    try:
+        bootstrap = read_bootstrap()
+    except (EOFError, msgspec.DecodeError) as error:
+        print(f"sojourn.core.proc is started by the server, not by hand: {error}", file=sys.stderr)
+        return 1
     watch_parent(bootstrap.addresses)
     try:
         engine_server(bootstrap.config)(ZmqEngineEnd(bootstrap.addresses))
