@@ -57,6 +57,33 @@ def test_b08_work_beyond_the_time_bound_is_refused_and_its_thread_is_free_again(
     run(scenario())
 
 
+def test_b36_work_of_a_caller_that_left_is_interrupted():
+    async def scenario():
+        pool = TextPool()
+        for _ in range(NUM_THREADS):
+            caller = asyncio.create_task(pool.run(spin_for_ever, what="render", param="messages"))
+            await asyncio.sleep(0.05)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        assert await pool.run(lambda: "free", what="render", param="messages") == "free"
+        pool.close()
+
+    run(scenario())
+
+
+def test_closing_interrupts_what_still_runs():
+    async def scenario():
+        pool = TextPool()
+        caller = asyncio.create_task(pool.run(spin_for_ever, what="render", param="messages"))
+        await asyncio.sleep(0.05)
+        pool.close()
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(caller, 5.0)
+
+    run(scenario())
+
+
 def test_waiting_for_a_thread_is_not_counted_against_the_work():
     async def scenario():
         pool = TextPool(time_bound=0.3)

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.config import EngineConfig
 from sojourn.errors import StartupError
+from sojourn.ipc.launcher import ProcessLauncher
 from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused
 from sojourn.ipc.supervisor import EngineLost, Supervisor
 from sojourn.records import EngineRequest, SamplingParams
@@ -143,6 +145,38 @@ def test_an_engine_that_dies_while_loading_is_a_startup_error_with_its_last_outp
         with pytest.raises(StartupError, match=r"status 9.*about to run out of memory"):
             await supervisor.start()
         await supervisor.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((sys.executable, "-c", "raise SystemExit(4)"), "exited with status 4"),
+        (("/nonexistent/engine",), "could not be started: .*/nonexistent/engine"),
+    ],
+)
+def test_a_command_that_is_no_engine_is_a_startup_error(command, message):
+    async def scenario():
+        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        with pytest.raises(StartupError, match=message):
+            await supervisor.start()
+        await supervisor.close()
+
+    run(scenario())
+
+
+def test_closing_while_loading_ends_the_start(monkeypatch):
+    command = (sys.executable, "-c", "import time; time.sleep(60)")
+    monkeypatch.setattr("sojourn.ipc.supervisor.STOP_TIMEOUT_S", 0.1)
+
+    async def scenario():
+        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        starting = asyncio.create_task(supervisor.start())
+        await asyncio.sleep(0.1)
+        await supervisor.close()
+        with pytest.raises(StartupError, match="before it was ready"):
+            await starting
 
     run(scenario())
 

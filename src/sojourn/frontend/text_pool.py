@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sojourn.errors import InvalidRequest, Unavailable
 
@@ -25,28 +25,45 @@ class TextPool:
     def __init__(self, *, time_bound: float = TIME_BOUND_S) -> None:
         self._time_bound = time_bound
         self._executor = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="sojourn-text")
+        self._jobs: set[_Job[Any]] = set()
 
     async def run(self, work: Callable[[], T], *, what: str, param: str) -> T:
-        """Runs `work` in a thread.
+        """Runs `work` in a thread. A caller that is cancelled takes its work with it.
 
         Raises InvalidRequest naming `param` when it takes longer than the bound, Unavailable when no thread got free
         in that time, and whatever `work` raises.
         """
         job = _Job(work)
+        self._jobs.add(job)
         future = asyncio.get_running_loop().run_in_executor(self._executor, job)
-        done, _ = await asyncio.wait({future}, timeout=self._time_bound)
-        while not done and job.started and (left := job.seconds_left(self._time_bound)) > 0:  # it had to queue first
-            done, _ = await asyncio.wait({future}, timeout=left)
-        if done:
-            return future.result()
-        future.add_done_callback(_forget)
-        if not job.started and future.cancel():
+        try:
+            if await self._wait(future, job):
+                return future.result()
+        except _Interrupted:
+            raise Unavailable("The server is shutting down.", code="shutting_down") from None
+        finally:
+            self._jobs.discard(job)
+            if not future.done():
+                future.add_done_callback(_look_at_outcome)
+                if not job.started:
+                    future.cancel()
+                job.interrupt()
+        if not job.started:
             raise Unavailable(f"The server is too busy to {what} now.", code="overloaded", retry_after=1)
-        job.interrupt()
         raise InvalidRequest(f"It took longer than {self._time_bound:g} s to {what}.", param=param)
 
     def close(self) -> None:
+        """Interrupts what still runs, since the interpreter's exit waits for these threads."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        for job in self._jobs:
+            job.interrupt()
+
+    async def _wait(self, future: asyncio.Future[T], job: _Job[T]) -> bool:
+        """Whether it is done in time. Time spent queueing for a thread is bounded too, but counted apart."""
+        done, _ = await asyncio.wait({future}, timeout=self._time_bound)
+        while not done and job.started and (left := job.seconds_left(self._time_bound)) > 0:
+            done, _ = await asyncio.wait({future}, timeout=left)
+        return bool(done)
 
 
 class _Interrupted(BaseException):
@@ -85,7 +102,7 @@ class _Job(Generic[T]):
                 )
 
 
-def _forget(future: asyncio.Future[T]) -> None:
+def _look_at_outcome(future: asyncio.Future[T]) -> None:
     """Nobody waits for an interrupted job: look at its outcome so that asyncio doesn't report it as lost."""
     if not future.cancelled():
         future.exception()

@@ -86,6 +86,12 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._life
         self.state = "dead"
+        self._fail_start(StartupError("The engine was stopped before it was ready."))
+
+    def _fail_start(self, error: StartupError) -> None:
+        if self._first_info is not None and not self._first_info.done():
+            self._first_info.set_exception(error)
+            self._first_info.exception()  # seen: whoever called start() may have left already
 
     async def _live(self) -> None:
         loop = asyncio.get_running_loop()
@@ -97,7 +103,7 @@ class Supervisor:
             self.state = "dead"
             if not self._first_info.done():
                 code = None if self._failure is None else self._failure.code
-                self._first_info.set_exception(StartupError(reason, code=code))
+                self._fail_start(StartupError(reason, code=code))
                 return
             self.events.put_nowait(EngineLost(reason))
             if not self._restart:
