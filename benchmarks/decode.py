@@ -2,9 +2,9 @@
 
     python benchmarks/decode.py [--model smollm2:135m] [--prompt-tokens 256] [--output-tokens 64] [--batch 1 4 16]
 
-Prompts are random token ids from a seeded generator; end-of-text is ignored, so lengths are fixed. Every decode step reads all
-weights once, whatever the batch: "weights GB/s" is steps per second times the bytes of the weights as this backend holds them,
-and the line of the machine says what a plain read of memory reaches.
+Prompts are random token ids from a seeded generator; end-of-text is ignored, so lengths are fixed. Every decode step
+reads all weights once, whatever the batch: "weights GB/s" is steps per second times the bytes of the weights as this
+backend holds them, and the line of the machine says what a plain read of memory reaches.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def main() -> None:
     for batch in args.batch:
         prefill_s, decode_s, steps = measure(engine, batch, args.prompt_tokens, args.output_tokens)
         rate = steps / decode_s
-        print(
-            f"{batch:5} {batch * args.prompt_tokens / prefill_s:14.1f} {batch * (args.output_tokens - 1) / decode_s:13.1f}"
-            f" {rate:8.1f} {rate * weight_bytes / 1e9:13.1f}"
-        )
+        prefill, decode = batch * args.prompt_tokens / prefill_s, batch * (args.output_tokens - 1) / decode_s
+        print(f"{batch:5} {prefill:14.1f} {decode:13.1f} {rate:8.1f} {rate * weight_bytes / 1e9:13.1f}")
 
 
 def measure(engine, batch: int, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int]:

@@ -11,7 +11,7 @@ from sojourn.errors import SojournError
 
 
 class Echo:
-    """Answers with the last message; remembers what it was given. A message may ask for a failure or an interruption."""
+    """Answers with the last message; remembers what it was given. A message may ask for a failure."""
 
     name = "echo"
 

@@ -96,7 +96,7 @@ def test_a_refusal_carries_the_servers_own_words(server):
 
 
 def test_nobody_there_is_one_clear_line():
-    with pytest.raises(StartupError, match="No server answers at http://127.0.0.1:9"):
+    with pytest.raises(StartupError, match=r"No server answers at http://127\.0\.0\.1:9"):
         RemoteChat("http://127.0.0.1:9", None, PARAMS)
 
 
