@@ -40,7 +40,13 @@ def _serve(settings: Settings, bound: socket.socket) -> int:
 
     path = fetch(settings.engine.model)
     logger.info("listening on %s while %s is loading", url, settings.engine.model)
-    running = serve(start_llm(settings, path), [bound], settings.server, on_ready=announce)
+    running = serve(
+        start_llm(settings, path),
+        [bound],
+        settings.server,
+        scheduling_policy=settings.engine.scheduler.scheduling_policy,
+        on_ready=announce,
+    )
     return uvloop.run(running)
 
 
