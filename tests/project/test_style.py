@@ -74,7 +74,7 @@ def test_no_mixins_no_globals_no_utils(sources):
 
 
 def test_import_of_ours_inside_a_function_gives_its_reason(sources):
-    """Allowed for quick start-up, never to dodge a cycle. The comment is on or above the block of imports it is part of."""
+    """Allowed for quick start-up, never to dodge a cycle. The comment is on or above the block of imports."""
     found = []
     for source in sources:
         lines = source.text.splitlines()
