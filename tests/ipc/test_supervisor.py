@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -261,6 +261,33 @@ def test_close_stops_a_busy_engine_and_leaves_nothing_behind(process_launcher, m
         monkeypatch.setenv("TMPDIR", directory)
         run(scenario())
         assert os.listdir(directory) == []
+
+
+def test_b84_neither_side_listens_on_a_network_port(process_launcher):
+    async def scenario():
+        async with running(process_launcher()) as supervisor:
+            listening = listening_inodes()
+            assert not listening & socket_inodes(supervisor.pid)
+            assert not listening & socket_inodes(os.getpid())
+
+    run(scenario())
+
+
+def listening_inodes():
+    """Of every TCP socket of this machine that accepts connections."""
+    tables = [Path(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
+    rows = [row.split() for table in tables if table.exists() for row in table.read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == "0A"}
+
+
+def socket_inodes(pid):
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # the descriptor of this very listing
+            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+            if link.startswith("socket:"):
+                inodes.add(link.removeprefix("socket:[").rstrip("]"))
+    return inodes
 
 
 ORPHAN_MAKER = """

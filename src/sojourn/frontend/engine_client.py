@@ -27,7 +27,7 @@ from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason
 
 logger = logging.getLogger(__name__)
 
-STUCK_AFTER_S = 60.0  # a step this long is no prefill chunk: one takes well under a second on the slowest machine
+STUCK_AFTER_S = 60.0  # no step takes this long: each computes at most max_num_batched_tokens
 
 EngineState = Literal["loading", "ready", "stuck", "dead"]
 OnProgress = Callable[[str, float], None]
