@@ -38,7 +38,7 @@ class Model:
         """
         checkpoint = open_checkpoint(resolve(path_or_name))
         config = ModelConfig.from_hf(checkpoint.config)
-        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+        shapes = {name: checkpoint.shape(name) for name in checkpoint.tensors}
         graph = build_graph(config).bind(shapes)
         unexpected = graph.unexpected(shapes)
         if unexpected:
