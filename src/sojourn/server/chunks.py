@@ -113,18 +113,20 @@ class ChatChunks:
         if not choice.started:
             choice.started = True
             frames += (head, b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}', self._tail)
-        if choice.text or (choice.finish_reason is not None and choice.logprobs):
+        if choice.text:
             text = encode_json(choice.take_text())
             frames += (head, b'{"content":', text, b'},"logprobs":', self._take_logprobs(choice))
             frames += (b',"finish_reason":null}', self._tail)
         if choice.finish_reason is not None:
             choice.finished = True
-            frames += (head, b'{},"logprobs":null,', choice.end(), self._tail)
+            frames += (head, b'{},"logprobs":', self._take_logprobs(choice), b",", choice.end(), self._tail)
 
     def _take_logprobs(self, choice: _Pending) -> bytes:
-        if self._logprobs is None:
+        if self._logprobs is None or not choice.logprobs:
             return b"null"
-        return encode_json({"content": self._logprobs.content(*choice.take_logprobs()), "refusal": None})
+        taken = choice.take_logprobs()
+        content = self._logprobs.content(*taken, choice.finish_reason, choice.stop_reason)
+        return encode_json({"content": content, "refusal": None})
 
     def finish(self) -> bytes:
         self._totals.cached_tokens = self._choices[0].cached_tokens

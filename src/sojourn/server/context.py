@@ -21,6 +21,7 @@ class ServerContext:
     config: ServerConfig
     gate: Gate
     metrics: Metrics
+    scheduling_policy: str
     started_at: int  # Unix seconds
 
 

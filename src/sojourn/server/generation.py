@@ -40,6 +40,7 @@ class Submission:
     priority: int
     cache_salt: str
     arrival_ns: int
+    continues_text: bool  # the reply goes on where the prompt's text ends, as a completion does
 
 
 class Generation:
@@ -66,6 +67,7 @@ class Generation:
             priority=submission.priority,
             cache_salt=submission.cache_salt,
             arrival_ns=submission.arrival_ns,
+            continues_text=submission.continues_text,
         )
         first = len(self._submissions) * submission.params.n
         self._submissions.append(submission)

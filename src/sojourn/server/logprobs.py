@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sojourn.records import TokenLogprobs
+from sojourn.records import SamplingParams, TokenLogprobs
 from sojourn.server.seam import Vocabulary
 
 FLOOR = -9999.0
+
+
+def hides_last_token(finish_reason: str | None, stop_reason: str | int | None, params: SamplingParams) -> bool:
+    """Whether the last token ended the choice and is not in its text: end-of-text, or a stop id unless asked for."""
+    if finish_reason != "stop" or isinstance(stop_reason, str):
+        return False
+    return stop_reason is None or not params.include_stop_str_in_output
 
 
 def finite(logprob: float) -> float:
@@ -31,20 +38,30 @@ class ChatLogprobs:
     """`choices[].logprobs` of chat. Joining the `bytes` of a reply gives its text: tokens that the text hides have
     null."""
 
-    def __init__(self, vocabulary: Vocabulary, *, top: int, hide_special: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, params: SamplingParams, *, top: int) -> None:
         self._vocabulary = vocabulary
+        self._params = params
         self._top = top
-        self._hide_special = hide_special
 
-    def content(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
-        return [self._entry(token_id, entry) for token_id, entry in zip(ids, logprobs, strict=True)]
+    def content(
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs],
+        finish_reason: str | None,
+        stop_reason: str | int | None,
+    ) -> list[dict[str, Any]]:
+        """`finish_reason` and `stop_reason` are None unless the last of these tokens is the choice's last."""
+        entries = [self._entry(token_id, entry) for token_id, entry in zip(ids, logprobs, strict=True)]
+        if entries and hides_last_token(finish_reason, stop_reason, self._params):
+            entries[-1]["bytes"] = None
+        return entries
 
     def _entry(self, token_id: int, entry: TokenLogprobs) -> dict[str, Any]:
         top = zip(entry.top_ids[: self._top], entry.top_logprobs, strict=False)
         return {**self._token(token_id, entry.logprob), "top_logprobs": [self._token(*pair) for pair in top]}
 
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        hidden = self._hide_special and token_id in self._vocabulary.special_ids
+        hidden = self._params.skip_special_tokens and token_id in self._vocabulary.special_ids
         raw = None if hidden else list(self._vocabulary.token_bytes(token_id))
         return {"token": token_name(self._vocabulary, token_id), "logprob": finite(logprob), "bytes": raw}
 

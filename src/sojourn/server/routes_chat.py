@@ -30,7 +30,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
     engine = server.gate.engine()
     call = Call(request, engine, body, id_prefix="chatcmpl", prompt_field="messages")
     with call.lifeline.guard():
-        params = await with_bad_words(chat_params(body, engine), body.bad_words, engine)
+        params = await with_bad_words(chat_params(body, engine, server.scheduling_policy), body.bad_words, engine)
         rendered = await render(
             engine,
             body.messages,
@@ -39,11 +39,10 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             template_kwargs=body.chat_template_kwargs,
         )
         prompt_ids, params = call.fit(rendered, params)
-        generation = call.submit([(prompt_ids, params)])
+        generation = call.submit([(prompt_ids, params)], continues_text=False)
         shapes = None
         if params.logprobs is not None:
-            hide = params.skip_special_tokens
-            shapes = ChatLogprobs(engine.tokenizer, top=params.logprobs, hide_special=hide)
+            shapes = ChatLogprobs(engine.tokenizer, params, top=params.logprobs)
         if body.stream:
             envelope = call.envelope("chat.completion.chunk")
             return await call.stream(generation, ChatChunks(envelope, call.totals, params.n, shapes))
@@ -98,7 +97,10 @@ def _choice(index: int, choice: Choice, shapes: ChatLogprobs | None) -> replies.
     message = replies.ChatReplyMessage(role="assistant", content="".join(choice.text), refusal=None)
     logprobs = None
     if shapes is not None:
-        logprobs = {"content": shapes.content(choice.token_ids, choice.logprobs), "refusal": None}
+        logprobs = {
+            "content": shapes.content(choice.token_ids, choice.logprobs, choice.finish_reason, choice.stop_reason),
+            "refusal": None,
+        }
     result = replies.ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=choice.finish_reason)
     if choice.stop_reason is not None:
         result.stop_reason = choice.stop_reason

@@ -32,7 +32,7 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
     engine = server.gate.engine()
     call = Call(request, engine, body, id_prefix="cmpl", prompt_field="prompt")
     with call.lifeline.guard():
-        params = await with_bad_words(completion_params(body, engine), body.bad_words, engine)
+        params = await with_bad_words(completion_params(body, engine, server.scheduling_policy), body.bad_words, engine)
         prompts: list[tuple[list[int], SamplingParams]] = []
         echoes: list[Echo] = []
         for prompt in body.prompt:
@@ -40,7 +40,7 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
             kept, fitted = call.fit(prompt_ids, params)
             prompts.append((kept, fitted))
             echoes.append(Echo(await _echo_text(prompt, kept, len(prompt_ids), engine) if body.echo else "", kept))
-        generation = call.submit(prompts)
+        generation = call.submit(prompts, continues_text=True)
         count = len(prompts) * params.n
         shapes = _shapes(params, engine, count)
         if body.stream:

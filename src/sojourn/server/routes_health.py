@@ -14,11 +14,8 @@ from sojourn.timeline.metrics import CONTENT_TYPE
 router = APIRouter(tags=["operation"])
 
 
-@router.api_route(
-    "/health",
-    methods=["GET", "HEAD"],
-    responses={200: {"model": replies.Health}, "default": {"model": replies.ErrorReply}},
-)
+@router.head("/health", include_in_schema=False)
+@router.get("/health", responses={200: {"model": replies.Health}, "default": {"model": replies.ErrorReply}})
 async def health(server: Context) -> Response:
     """Alive: 503 only when the engine is gone."""
     if server.gate.state == "dead":
@@ -26,11 +23,8 @@ async def health(server: Context) -> Response:
     return replies.reply(replies.Health(status="ok"))
 
 
-@router.api_route(
-    "/ready",
-    methods=["GET", "HEAD"],
-    responses={200: {"model": replies.Health}, "default": {"model": replies.ErrorReply}},
-)
+@router.head("/ready", include_in_schema=False)
+@router.get("/ready", responses={200: {"model": replies.Health}, "default": {"model": replies.ErrorReply}})
 async def ready(server: Context) -> Response:
     """Able to serve: 503 while loading, draining, stuck or dead."""
     state = server.gate.state

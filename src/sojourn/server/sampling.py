@@ -12,8 +12,9 @@ from sojourn.server.protocol import ChatCompletionRequest, CompletionRequest, Sa
 from sojourn.server.seam import Engine
 
 
-def chat_params(body: ChatCompletionRequest, engine: Engine) -> SamplingParams:
+def chat_params(body: ChatCompletionRequest, engine: Engine, scheduling_policy: str) -> SamplingParams:
     """Checked parameters, still without `bad_token_ids`. Raises InvalidRequest."""
+    _check_priority(body, scheduling_policy)
     given = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     if max_tokens is not None and max_tokens < 1:
@@ -24,9 +25,10 @@ def chat_params(body: ChatCompletionRequest, engine: Engine) -> SamplingParams:
     return _params(body, engine, max_tokens=max_tokens, logprobs=top, prompt_logprobs=body.prompt_logprobs)
 
 
-def completion_params(body: CompletionRequest, engine: Engine) -> SamplingParams:
+def completion_params(body: CompletionRequest, engine: Engine, scheduling_policy: str) -> SamplingParams:
     """As chat_params. With `echo`, the prompt's logprobs are part of the reply's; max_tokens 0 computes one token
     for nobody."""
+    _check_priority(body, scheduling_policy)
     if body.max_tokens < 0 or (body.max_tokens == 0 and not body.echo):
         raise InvalidRequest("max_tokens must be at least 1, or 0 with echo.", param="max_tokens")
     prompt_logprobs = body.prompt_logprobs
@@ -37,11 +39,14 @@ def completion_params(body: CompletionRequest, engine: Engine) -> SamplingParams
     )
 
 
+def _check_priority(body: SamplingBody, scheduling_policy: str) -> None:
+    if body.priority != 0 and scheduling_policy != "priority":
+        raise InvalidRequest("priority needs a server started with --scheduling-policy priority.", param="priority")
+
+
 def _params(
     body: SamplingBody, engine: Engine, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
 ) -> SamplingParams:
-    if body.priority != 0 and engine.scheduling_policy != "priority":
-        raise InvalidRequest("priority needs a server started with --scheduling-policy priority.", param="priority")
     require_vocabulary(body.allowed_token_ids or (), engine, "allowed_token_ids")
     require_vocabulary(body.stop_token_ids, engine, "stop_token_ids")
     bias = {int(token_id): value for token_id, value in (body.logit_bias or {}).items()}

@@ -22,6 +22,7 @@ from sojourn.config import ServerConfig
 from sojourn.errors import Unavailable
 from sojourn.server.admission import Gate
 from sojourn.server.app import create_app
+from sojourn.server.error_map import Failure
 from sojourn.server.seam import Engine
 
 logger = logging.getLogger("sojourn.server")
@@ -36,6 +37,7 @@ async def serve(
     sockets: Sequence[socket.socket],
     config: ServerConfig,
     *,
+    scheduling_policy: str = "fcfs",
     on_ready: Callable[[Engine], None] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit code: 0 after a drain, 1 if the engine died and config.no_restart is
@@ -45,8 +47,8 @@ async def serve(
     here, after the sockets are closed. The engine is closed before this returns. `on_ready` is called once it takes
     requests.
     """
-    app = create_app(None, config)
-    server = _Server(uvicorn_config(app, config))
+    app = create_app(None, config, scheduling_policy=scheduling_policy)
+    server = _Server(uvicorn_config(app))
     stop = _Stop(app.state.context.gate, config.shutdown_timeout)
     http = asyncio.create_task(server.serve(sockets=list(sockets)))
     loaded: Engine | None = None
@@ -173,6 +175,14 @@ class _Http(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's answer to what is not HTTP, in our shape."""
+        failure = Failure(400, "The request is not valid HTTP.", None, "bad_request")
+        body = failure.body()
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
@@ -183,7 +193,7 @@ class _Http(HttpToolsProtocol):
             self._header_timer = None
 
 
-def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     """How the application is run, whoever runs it."""
     return uvicorn.Config(
         app,
@@ -191,7 +201,6 @@ def uvicorn_config(app: FastAPI, config: ServerConfig) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,  # logging belongs to the command line
-        log_level=config.log_level,
         access_log=False,  # request_ids logs each request with its ids
         server_header=False,
         timeout_graceful_shutdown=int(LAST_WORDS_SECONDS),
