@@ -166,6 +166,19 @@ def test_a_command_that_is_no_engine_is_a_startup_error(command, message):
     run(scenario())
 
 
+def test_a_launcher_that_breaks_unexpectedly_does_not_leave_the_caller_waiting():
+    class Broken:
+        async def launch(self):
+            raise ZeroDivisionError("launcher")
+
+    async def scenario():
+        supervisor = Supervisor(Broken())
+        with pytest.raises(StartupError, match="could not be started: launcher"):
+            await supervisor.start()
+
+    run(scenario())
+
+
 def test_closing_while_loading_ends_the_start(monkeypatch):
     command = (sys.executable, "-c", "import time; time.sleep(60)")
     monkeypatch.setattr("sojourn.ipc.supervisor.STOP_TIMEOUT_S", 0.1)

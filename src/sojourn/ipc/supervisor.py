@@ -118,7 +118,8 @@ class Supervisor:
         self._failure = None
         try:
             self._engine = await self._launcher.launch()
-        except (OSError, StartupError) as error:
+        except Exception as error:  # whatever it is, somebody waits to hear of it
+            logger.debug("launch failed", exc_info=True)
             return f"The engine could not be started: {error}"
         engine = self._engine
         listening = asyncio.create_task(self._listen(engine.channel))
