@@ -1,7 +1,7 @@
 """64 greedy tokens of 32 prompts equal transformers in float32 on the dequantized weights (goldens: tests/data/parity).
 
-A difference is accepted where the reference itself was undecided: its best two logits closer than NEAR_TIE at that step.
-From there on the two texts are different inputs, so the rest of that prompt is not compared. Every one is printed.
+A difference is accepted where the reference itself was undecided: its best two logits closer than NEAR_TIE at that
+step. From there on the two texts are different inputs, so the rest of the prompt is not compared. Each is printed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python make_micro.py
 
-Needs torch, transformers and safetensors. Writes, beside itself: `<weights>/model.safetensors` in bfloat16; `cases.json`
+Needs torch, transformers and safetensors. Writes beside itself `<weights>/model.safetensors` in bfloat16; `cases.json`
 with the Hugging Face config of each case and the weights it goes with; `goldens.npz` with, per case, float32 logits at
 POSITIONS of one forward pass over the prompt, and greedy tokens that continue its first GREEDY_PROMPT tokens.
 """
