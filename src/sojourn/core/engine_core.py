@@ -13,8 +13,9 @@ from sojourn.core.request import Request
 from sojourn.core.scheduler import Scheduler, SchedulerOutput
 from sojourn.core.step_log import StepLog, StepRecord
 from sojourn.env import audit_every_step
-from sojourn.errors import ContextLengthExceeded, InvalidRequest
+from sojourn.errors import InvalidRequest
 from sojourn.records import Admission, EngineInfo, EngineRequest, EngineStats, StepPlan, StepResult, TokenDelta
+from sojourn.records.checks import check_request
 
 
 class Runner(Protocol):
@@ -41,7 +42,11 @@ class EngineCore:
         Raises ContextLengthExceeded when the prompt can never fit, InvalidRequest when it is empty, holds ids outside
         the vocabulary, or reuses the id of an unfinished request.
         """
-        self._check(request)
+        check_request(request.prompt_ids, request.params, self.info)
+        if self.scheduler.knows(request.request_id):
+            raise InvalidRequest(
+                f"A request with id {request.request_id!r} is already being served.", param="request_id"
+            )
         room = self.info.max_model_len - len(request.prompt_ids)
         wanted = request.params.max_tokens
         live = Request(
@@ -94,34 +99,6 @@ class EngineCore:
     def audit(self) -> None:
         """Raise AssertionError if the accounting of blocks, slots or queues is wrong anywhere."""
         self.scheduler.audit()
-
-    def _check(self, request: EngineRequest) -> None:
-        prompt, vocab = request.prompt_ids, self.info.vocab_size
-        if not prompt:
-            raise InvalidRequest("The prompt has no tokens.", param="prompt")
-        longest = self.info.max_model_len - (0 if request.params.max_tokens == 0 else 1)
-        if len(prompt) > longest:
-            raise ContextLengthExceeded(
-                f"The prompt has {len(prompt)} tokens; this model serves prompts of at most {longest} tokens "
-                f"(context length {self.info.max_model_len}). Shorten it.",
-                param="prompt",
-            )
-        if self.scheduler.knows(request.request_id):
-            raise InvalidRequest(
-                f"A request with id {request.request_id!r} is already being served.", param="request_id"
-            )
-        params = request.params
-        named: dict[str, Iterable[int]] = {
-            "prompt": (min(prompt), max(prompt)),
-            "logit_bias": params.logit_bias or (),
-            "allowed_token_ids": params.allowed_token_ids or (),
-            "bad_words": (token for sequence in params.bad_token_ids for token in sequence),
-        }
-        for param, ids in named.items():
-            if not all(0 <= token_id < vocab for token_id in ids):
-                raise InvalidRequest(
-                    f"{param} holds a token id outside the vocabulary (0 to {vocab - 1}).", param=param
-                )
 
     def _plan(self, scheduled: SchedulerOutput) -> StepPlan:
         """Flatten to the arrays that the executor works on."""

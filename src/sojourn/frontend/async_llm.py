@@ -16,11 +16,12 @@ from sojourn.errors import InvalidRequest, QueueFull, RequestTimeout, Unavailabl
 from sojourn.frontend.chat_template import ChatTemplate
 from sojourn.frontend.engine_client import EngineClient, OnProgress
 from sojourn.frontend.reply import Reply, ReplyStream
-from sojourn.frontend.request_checks import check_request, check_routing, choice_params, prompt_too_long
+from sojourn.frontend.request_checks import check_routing, choice_params
 from sojourn.frontend.request_state import ChoiceDelta, ChoiceState
 from sojourn.frontend.text_pool import TextPool
 from sojourn.frontend.tokenizer import Tokenizer
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, SamplingParams
+from sojourn.records.checks import check_request, prompt_too_long
 
 __all__ = ["AsyncLLM", "ChoiceDelta", "ReplyStream"]
 

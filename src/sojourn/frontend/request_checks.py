@@ -1,46 +1,16 @@
-"""Decides whether a request can be served at all, and what each of its choices asks of the engine. No state, no I/O."""
+"""Where a request goes and what each of its choices asks of the engine. No state, no I/O."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sojourn.errors import ContextLengthExceeded, InvalidRequest
+from sojourn.errors import InvalidRequest
 from sojourn.records import EngineInfo, SamplingParams
 
 MAX_PRIORITY = 2**31 - 1
 MAX_SALT_CHARS = 256
-
-
-def check_request(prompt_ids: list[int], params: SamplingParams, info: EngineInfo) -> None:
-    """Raises InvalidRequest or ContextLengthExceeded for what the engine would refuse anyway, before it queues."""
-    if not prompt_ids:
-        raise InvalidRequest("The prompt has no tokens.", param="prompt")
-    longest = info.max_model_len - (0 if params.max_tokens == 0 else 1)
-    if len(prompt_ids) > longest:
-        raise prompt_too_long(f"has {len(prompt_ids)} tokens", info)
-    named: Mapping[str, Iterable[int]] = {
-        "prompt": (min(prompt_ids), max(prompt_ids)),
-        "stop_token_ids": params.stop_token_ids,
-        "logit_bias": params.logit_bias or (),
-        "allowed_token_ids": params.allowed_token_ids or (),
-        "bad_words": (token_id for sequence in params.bad_token_ids for token_id in sequence),
-    }
-    for param, ids in named.items():
-        if not all(0 <= token_id < info.vocab_size for token_id in ids):
-            last = info.vocab_size - 1
-            raise InvalidRequest(f"{param} holds a token id outside the vocabulary (0 to {last}).", param=param)
-
-
-def prompt_too_long(found: str, info: EngineInfo) -> ContextLengthExceeded:
-    """`found` completes "The prompt ...". Both numbers are in the message, so a client can act on it."""
-    return ContextLengthExceeded(
-        f"The prompt {found}; this model serves prompts of at most {info.max_model_len - 1} tokens "
-        f"(context length {info.max_model_len}). Shorten it.",
-        param="prompt",
-    )
 
 
 def check_routing(priority: int, cache_salt: str) -> None:
