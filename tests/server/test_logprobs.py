@@ -121,6 +121,22 @@ def test_echo_without_logprobs(http: httpx.Client, streamed: bool) -> None:
     assert text == "say:x|x"
 
 
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_b32_echo_of_nothing_but_the_prompt_streams_too(http: httpx.Client, logprobs: int | None) -> None:
+    body = {
+        "prompt": "ab",
+        "echo": True,
+        "max_tokens": 0,
+        "stream_options": {"include_usage": True},
+        "logprobs": logprobs,
+    }
+    *chunks, usage, _ = stream(http, COMPLETIONS, body)
+    (choice,) = [json.loads(chunk)["choices"][0] for chunk in chunks]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
+    assert (choice["logprobs"] or {}).get("tokens") == (None if logprobs is None else ["<s>", "a", "b"])
+    assert json.loads(usage)["usage"]["completion_tokens"] == 0
+
+
 def test_prompt_logprobs_have_vllms_shape(http: httpx.Client) -> None:
     expected = [None, {"98": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}]
     reply = http.post(COMPLETIONS, json={"prompt": [97, 98], "prompt_logprobs": 1}).json()

@@ -179,6 +179,17 @@ def test_b66_headers_that_never_come_time_out(monkeypatch: pytest.MonkeyPatch) -
         assert raw.recv(1) == b""
 
 
+def test_b66_headers_of_a_later_request_time_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_module, "HEADER_SECONDS", 0.2)
+    with running(FakeEngine()) as live, socket.create_connection(live.address) as raw:
+        raw.settimeout(10)
+        raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200")
+        raw.sendall(b"GET /health HTTP/1.1\r\n")
+        while raw.recv(65536):
+            pass
+
+
 def test_a_slow_reply_outlives_the_header_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_module, "HEADER_SECONDS", 0.2)
     engine = FakeEngine()

@@ -23,9 +23,7 @@ from sojourn.server.lifeline import ClientGoneError
 
 logger = logging.getLogger("sojourn.server")
 
-MAX_MESSAGE_CHARS = (
-    800  # a character is at most 4 bytes, 6 once escaped: the body stays under 4 KB only with _fit below
-)
+MAX_MESSAGE_CHARS = 800  # enough for any message of ours; a template's own may be longer
 MAX_BODY_BYTES = 4096
 MAX_PARAM_CHARS = 64
 CLIENT_GONE_STATUS = 499

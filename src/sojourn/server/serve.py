@@ -28,6 +28,7 @@ from sojourn.server.seam import Engine
 logger = logging.getLogger("sojourn.server")
 
 HEADER_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 65  # longer than the usual load balancer's 60, so that it is not us who close under a request
 LAST_WORDS_SECONDS = 5.0  # for the error events and the idle connections, once the work is over
 STATE_POLL_SECONDS = 0.25
 
@@ -162,18 +163,25 @@ class _Server(uvicorn.Server):
 
 
 class _Http(HttpToolsProtocol):
-    """Closes a connection whose first request's headers don't arrive in time; uvicorn bounds only the time between
-    requests."""
+    """Closes a connection whose request headers don't arrive in time; uvicorn bounds only the pauses in between."""
 
     _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._header_timer = self.loop.call_later(HEADER_SECONDS, transport.close)
+        self._await_headers()
+
+    def on_message_begin(self) -> None:
+        self._await_headers()
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
         super().on_headers_complete()
+
+    def _await_headers(self) -> None:
+        self._stop_timer()
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is not HTTP, in our shape."""
@@ -203,5 +211,6 @@ def uvicorn_config(app: FastAPI) -> uvicorn.Config:
         log_config=None,  # logging belongs to the command line
         access_log=False,  # request_ids logs each request with its ids
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(LAST_WORDS_SECONDS),
     )
