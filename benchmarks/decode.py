@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--threads", type=int, default=None)
     args = parser.parse_args()
-    limit_library_pools(args.threads)
+    limit_library_pools()
     # Imported here because the BLAS reads its thread count when NumPy is first imported.
     from sojourn.cli.doctor import read_bandwidth
     from sojourn.config import CacheConfig, EngineConfig

@@ -30,7 +30,7 @@ def chat_command(
     if url is not None:
         converse(RemoteChat(url, api_key, params), system)
         return
-    limit_library_pools(settings.engine.threads)
+    limit_library_pools()
     from sojourn.cli.local import local_chat  # here: it imports NumPy, whose pools must be limited first
 
     with local_chat(settings, params) as replies:

@@ -13,7 +13,7 @@ from sojourn.records import SamplingParams
 
 def generate_command(settings: Settings, prompt: str, params: SamplingParams) -> None:
     """Raises StartupError, and ClientError for a request the model can't follow."""
-    limit_library_pools(settings.engine.threads)
+    limit_library_pools()
     from sojourn.cli.progress import fetch  # here: it imports NumPy, whose pools must be limited first
 
     asyncio.run(_generate(settings, fetch(settings.engine.model), prompt, params))

@@ -18,7 +18,7 @@ def serve_command(settings: Settings) -> None:
     """Serves until a signal. Raises StartupError before, and typer.Exit with the server's exit code after."""
     bound = listener.bind(settings.server.host, settings.server.port)
     set_up_logging(settings.server.log_level)
-    limit_library_pools(settings.engine.threads)
+    limit_library_pools()
     with bound:
         raise typer.Exit(_serve(settings, bound))
 
