@@ -1,4 +1,7 @@
-"""Chat messages to one prompt, by the model's own Jinja template. Owns no model state; blocking and pure: call it off the event loop."""
+"""Chat messages to one prompt, by the model's own Jinja template. Owns no model state.
+
+Blocking and pure: call it off the event loop.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from sojourn.errors import BadModelFile, InvalidRequest, StartupError
 from sojourn.frontend.hf_tokenizer import read_json
 from sojourn.frontend.message_guard import MessageGuard, strings_in
 from sojourn.frontend.rendered_prompt import RenderedPrompt
-from sojourn.frontend.template_environment import TemplateEnvironment, TemplateRejection, render_within
+from sojourn.frontend.template_environment import TemplateEnvironment, TemplateRejectedError, render_within
 from sojourn.frontend.template_messages import MessageShape, content_text, shaped_messages
 from sojourn.frontend.tokenizer import Tokenizer
 
@@ -45,7 +48,8 @@ class ChatTemplate:
         tool_source: str | None = None,
         time_limit: float = 5.0,
     ) -> None:
-        """`special_tokens`: the texts that message content may not use. `named_tokens`: more variables, such as pad_token.
+        """`special_tokens`: the texts that message content may not use. `named_tokens`: more variables, such as
+        pad_token.
 
         `tool_source`: another template for requests with tools. `time_limit`: seconds that one rendering may take.
         Raises StartupError, with the line number, if a template does not compile.
@@ -70,9 +74,11 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] | None = None,
         trust_message_tokens: bool = False,
     ) -> RenderedPrompt:
-        """The prompt. Whatever goes wrong is an InvalidRequest with the template's message and without the prompt's text.
+        """The prompt. Whatever goes wrong is an InvalidRequest with the template's message and without the prompt's
+        text.
 
-        `continue_final_message`: the prompt ends with the exact text of the last, assistant, message, for the model to go on.
+        `continue_final_message`: the prompt ends with the exact text of the last, assistant, message, for the model to
+        go on.
         `trust_message_tokens`: control tokens spelled in messages act as such.
         """
         template, shape = (self._with_tools, self._tool_shape) if tools else (self._plain, self._plain_shape)
@@ -108,7 +114,13 @@ class ChatTemplate:
         """Tries both forms on a small chat. The usual form is taken where both work or neither does."""
 
         def output(*messages: Mapping[str, Any]) -> str:
-            variables = {**self._tokens, "documents": None, "messages": messages, "tools": None, "add_generation_prompt": True}
+            variables = {
+                **self._tokens,
+                "documents": None,
+                "messages": messages,
+                "tools": None,
+                "add_generation_prompt": True,
+            }
             try:
                 return render_within(template, variables, seconds=_PROBE_SECONDS)
             except Exception:  # any failure means that this form isn't the template's
@@ -130,7 +142,8 @@ class ChatTemplate:
 def load_chat_template(
     *, directory: Path | None, metadata: Mapping[str, Any] | None, override: Path | None, tokenizer: Tokenizer
 ) -> ChatTemplate | None:
-    """The template given by the operator or else by the model; None if there is none, since guessing one would be wrong.
+    """The template given by the operator or else by the model; None if there is none, since guessing one would be
+    wrong.
 
     Raises StartupError for a file that can't be read or a template that doesn't compile.
     """
@@ -167,7 +180,9 @@ def _user(content: Any) -> dict[str, Any]:
 def _prefill(chat: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
     """The text that the reply goes on from."""
     if add_generation_prompt:
-        raise InvalidRequest("continue_final_message needs add_generation_prompt to be false", param="continue_final_message")
+        raise InvalidRequest(
+            "continue_final_message needs add_generation_prompt to be false", param="continue_final_message"
+        )
     if not chat or chat[-1].get("role") != "assistant" or "content" not in chat[-1]:
         message = "continue_final_message needs an assistant message with content at the end"
         raise InvalidRequest(message, param="continue_final_message")
@@ -189,7 +204,7 @@ def _continued(text: str, prefill: str, marker: str) -> str:
 
 def _explained(error: Exception, chat: Any) -> str:
     """What went wrong, for the client: the template's own words, without the words of the messages."""
-    if isinstance(error, TemplateRejection):
+    if isinstance(error, TemplateRejectedError):
         message = error.message or ""
     elif isinstance(error, (TemplateError, TypeError)):
         message = f"the chat template failed: {error}"

@@ -1,4 +1,7 @@
-"""Turns a growing sequence of token ids into text, a whole code point at a time. Owns the bytes of the unfinished one; knows no stop strings."""
+"""Turns a growing sequence of token ids into text, a whole code point at a time. Owns the bytes of the unfinished one.
+
+Knows no stop strings.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from sojourn.frontend.tokenizer import Tokenizer
 
 
 class IncrementalDetokenizer:
-    """All pushes and the flush, joined, equal `tokenizer.decode` of all ids. One per output; not shared between threads.
+    """All pushes and the flush, joined, equal `tokenizer.decode` of all ids. One per output; not shared between
+    threads.
 
-    `continues_text`: the ids continue a text, so a SentencePiece space in front separates words and stays (a raw completion; not a chat reply).
+    `continues_text`: the ids continue a text, so a SentencePiece space in front separates words and stays (a raw
+    completion; not a chat reply).
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, continues_text: bool = False) -> None:

@@ -1,4 +1,6 @@
-"""Byte-level BPE (`tokenizer.ggml.model = gpt2`) from a GGUF vocabulary: tokens, merges and the pre-tokenizer the file names. Encodes nothing itself."""
+"""Byte-level BPE (`tokenizer.ggml.model = gpt2`) from a GGUF vocabulary: tokens, merges and the pre-tokenizer the file
+names. Encodes nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,16 @@ _log = logging.getLogger(__name__)
 
 
 def pre_tokenizer_of(metadata: Mapping[str, Any]) -> PreTokenizer:
-    """The file's pre-tokenizer. Files from before the key existed get llama.cpp's default and a warning, since the ids may be wrong."""
+    """The file's pre-tokenizer.
+
+    Files from before the key existed get llama.cpp's default and a warning, since the ids may be wrong.
+    """
     name = metadata.get("tokenizer.ggml.pre")
     if not name:
-        _log.warning("the GGUF file names no pre-tokenizer (tokenizer.ggml.pre); using 'default', which may split text in another way than the model learned")
+        _log.warning(
+            "the GGUF file names no pre-tokenizer (tokenizer.ggml.pre); the default may split text in another way "
+            "than the model learned"
+        )
         name = "default"
     if name not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
@@ -35,7 +43,8 @@ def byte_level_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary, pre: P
     if lines is None:
         raise BadModelFile("the GGUF file has no tokenizer.ggml.merges, which a byte-level BPE vocabulary needs")
     merges = [_pair(line) for line in lines]
-    # Whole-piece lookup (ignore_merges) must not reach control tokens: text that spells one is plain text to this model.
+    # Whole-piece lookup (ignore_merges) must not reach control tokens: text that spells one is plain text to this
+    # model.
     products = {left + right for left, right in merges}
     control = {n for n, kind in enumerate(tokens.types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)}
     vocabulary = {text: n for text, n in tokens.ids.items() if n not in control or text in products}
@@ -45,11 +54,15 @@ def byte_level_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary, pre: P
         raise BadModelFile(f"tokenizer.ggml.merges and tokenizer.ggml.tokens do not fit together: {error}") from error
     backend = Backend(model)
     backend.pre_tokenizer = _splitting(pre.patterns)
-    return GGUFModel(backend, lambda token_id: _bytes_of(tokens.texts, tokens.types, token_id))
+    return GGUFModel(
+        merge=lambda text: list(backend.encode(text, add_special_tokens=False).ids),
+        bytes_of=lambda token_id: _bytes_of(tokens, token_id),
+    )
 
 
 def _pair(line: str) -> tuple[str, str]:
-    left, separator, right = line[1:].partition(" ")  # the first character belongs to the left part even if it is a space
+    # the first character belongs to the left part even if it is a space
+    left, separator, right = line[1:].partition(" ")
     if not separator:
         raise BadModelFile(f"tokenizer.ggml.merges holds {line!r}, which is not a pair")
     return line[0] + left, right
@@ -60,10 +73,11 @@ def _splitting(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def _bytes_of(texts: Sequence[str], types: Sequence[int], token_id: int) -> bytes:
-    kind = types[token_id]
-    if kind == TokenType.NORMAL:
-        return byte_level_bytes(texts[token_id])
-    if kind in (TokenType.UNUSED, TokenType.UNDEFINED):  # rows that only pad the embedding matrix: they have no text
-        return b""
-    return texts[token_id].encode()
+def _bytes_of(tokens: GGUFVocabulary, token_id: int) -> bytes:
+    text = tokens.texts[token_id]
+    match tokens.types[token_id]:
+        case TokenType.NORMAL:
+            return byte_level_bytes(text)
+        case TokenType.UNUSED | TokenType.UNDEFINED:  # rows that only pad the embedding matrix: they have no text
+            return b""
+    return text.encode()

@@ -1,8 +1,14 @@
-"""SentencePiece-style BPE (`tokenizer.ggml.model = llama`) from a GGUF vocabulary: scores instead of merges, bytes for unknown characters."""
+"""SentencePiece-style BPE (`tokenizer.ggml.model = llama`) from a GGUF vocabulary. Cuts no added tokens.
+
+Such a vocabulary has scores instead of merges: the two neighbours whose union has the highest score are joined, the
+leftmost pair on a tie, until nothing joins; a character that is no token becomes its bytes. Source: Kudo and Richardson
+2018, the BPE model; llama.cpp's loader for the conventions of the file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -18,36 +24,92 @@ def sentencepiece_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary) -> 
     """Raises BadModelFile without scores or without the 256 byte tokens."""
     if tokens.scores is None:
         raise BadModelFile("the GGUF file has no tokenizer.ggml.scores, which a SentencePiece vocabulary needs")
+    # Control tokens take no part in merging: text that spells one is plain text to this model.
     vocabulary = {text: n for text, n in tokens.ids.items() if tokens.types[n] != TokenType.CONTROL}
-    if missing := [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]:
-        raise BadModelFile(f"the vocabulary has no token for byte 0x{missing[0]:02X} ({len(missing)} bytes are missing)")
-    model = models.BPE(vocab=vocabulary, merges=merges_by_score(vocabulary, tokens.scores), byte_fallback=True)
+    byte_ids = [vocabulary.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
+    if (missing := byte_ids.count(-1)) > 0:
+        raise BadModelFile(f"the vocabulary has no token for byte 0x{byte_ids.index(-1):02X} ({missing} are missing)")
     return GGUFModel(
-        Backend(model),
-        lambda token_id: _bytes_of(tokens.texts, tokens.types, token_id),
+        merge=_merging(vocabulary, tokens.scores, byte_ids),
+        bytes_of=lambda token_id: _bytes_of(tokens, token_id),
         escape_spaces=True,
         add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
     )
 
 
-def merges_by_score(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Merges that make BPE do what SentencePiece does: join the neighbours whose union has the highest score, the leftmost on a tie.
+def _merging(
+    vocabulary: Mapping[str, int], scores: Sequence[float], byte_ids: Sequence[int]
+) -> Callable[[str], list[int]]:
+    """The library's BPE where its ordered merges say the same as the scores, which is nearly always.
 
-    Every way to cut a token into two tokens is a merge; it ranks by the token's score. Source: Kudo and Richardson 2018, the BPE model.
+    Else the slow way.
     """
+    words = [text for text in vocabulary if len(text) > 1 and not text.startswith("<")]
+    same_scores = len({scores[vocabulary[text]] for text in words}) < len(words)
+    if same_scores or any(char not in vocabulary for text in words for char in text):
+        return lambda text: merge_by_score(text, vocabulary, scores, byte_ids)
+    model = models.BPE(vocab=dict(vocabulary), merges=ordered_merges(vocabulary, scores), byte_fallback=True)
+    backend = Backend(model)
+    return lambda text: list(backend.encode(text, add_special_tokens=False).ids)
+
+
+def ordered_merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to cut a token into two tokens, ranked by the token's score, the longer left part first."""
     merges: list[tuple[str, str]] = []
     for token in sorted(vocabulary, key=lambda text: -scores[vocabulary[text]]):
-        merges += [(token[:n], token[n:]) for n in range(len(token) - 1, 0, -1) if token[:n] in vocabulary and token[n:] in vocabulary]
+        for n in range(len(token) - 1, 0, -1):
+            if (left := token[:n]) in vocabulary and (right := token[n:]) in vocabulary:
+                merges.append((left, right))
     return merges
 
 
-def _bytes_of(texts: Sequence[str], types: Sequence[int], token_id: int) -> bytes:
-    kind = types[token_id]
-    text = texts[token_id]
-    if kind == TokenType.BYTE:
-        return bytes([int(text[3:5], 16)])
-    if kind == TokenType.NORMAL:
-        return text.replace(SPACE, " ").encode()
-    if kind in (TokenType.UNUSED, TokenType.UNDEFINED):
-        return b""
+def merge_by_score(
+    text: str, vocabulary: Mapping[str, int], scores: Sequence[float], byte_ids: Sequence[int]
+) -> list[int]:
+    """Ids of `text` by the definition: O(n log n) in Python, exact for any scores.
+
+    The slow twin of the library's BPE.
+    """
+    symbols = list(text)
+    before = list(range(-1, len(symbols) - 1))
+    after = [*range(1, len(symbols)), -1]
+    # (-score, left, right, union): the best and leftmost comes first
+    candidates: list[tuple[float, int, int, str]] = []
+
+    def consider(left: int, right: int) -> None:
+        if (
+            left >= 0
+            and right >= 0
+            and (token_id := vocabulary.get(union := symbols[left] + symbols[right])) is not None
+        ):
+            heapq.heappush(candidates, (-scores[token_id], left, right, union))
+
+    for n in range(1, len(symbols)):
+        consider(n - 1, n)
+    while candidates:
+        _, left, right, union = heapq.heappop(candidates)
+        if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != union:
+            continue  # one of the two has been joined to another neighbour since
+        symbols[left], symbols[right] = union, ""
+        after[left] = after[right]
+        if after[right] >= 0:
+            before[after[right]] = left
+        consider(before[left], left)
+        consider(left, after[left])
+    ids: list[int] = []
+    for symbol in filter(None, symbols):
+        token_id = vocabulary.get(symbol)
+        ids += [byte_ids[byte] for byte in symbol.encode()] if token_id is None else [token_id]
+    return ids
+
+
+def _bytes_of(tokens: GGUFVocabulary, token_id: int) -> bytes:
+    text = tokens.texts[token_id]
+    match tokens.types[token_id]:
+        case TokenType.BYTE:
+            return bytes([int(text[3:5], 16)])
+        case TokenType.NORMAL:
+            return text.replace(SPACE, " ").encode()
+        case TokenType.UNUSED | TokenType.UNDEFINED:
+            return b""
     return text.encode()

@@ -1,7 +1,8 @@
 """Builds a tokenizer from the vocabulary inside a GGUF file (`tokenizer.ggml.*`). Reads no file and decodes nothing.
 
 Where llama.cpp and `transformers` give different ids for such a vocabulary, llama.cpp decides. Two models are built:
-`gpt2`, byte-level BPE (gguf_bpe.py), and `llama`, SentencePiece with scores and byte fallback (gguf_spm.py); others are refused by name.
+`gpt2`, byte-level BPE (gguf_bpe.py), and `llama`, SentencePiece with scores and byte fallback (gguf_spm.py); others are
+refused by name.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ _LLAMA_IDS = {"bos": 1, "eos": 2, "unknown": 0}
 def build_gguf_tokenizer(metadata: Mapping[str, Any]) -> tuple[Vocabulary, GGUFEncoder]:
     """The vocabulary and encoder that `metadata` describes.
 
-    Raises UnsupportedModel for a tokenizer model or pre-tokenizer that isn't implemented, BadModelFile for a vocabulary that contradicts itself.
+    Raises UnsupportedModel for a tokenizer model or pre-tokenizer that isn't implemented, BadModelFile for a vocabulary
+    that contradicts itself.
     """
     name = metadata.get("tokenizer.ggml.model")
     if name is None:
         raise BadModelFile("the GGUF file has no tokenizer.ggml.model: it holds no vocabulary")
     if name not in ("gpt2", "llama"):
-        raise UnsupportedModel(f"tokenizer model {name!r} is not implemented; gpt2 (byte-level BPE) and llama (SentencePiece) are")
+        raise UnsupportedModel(
+            f"tokenizer model {name!r} is not implemented; gpt2 (byte-level BPE) and llama (SentencePiece) are"
+        )
     tokens = GGUFVocabulary.from_metadata(metadata)
     if name == "gpt2":
         pre = pre_tokenizer_of(metadata)
@@ -47,7 +51,9 @@ class GGUFEncoder:
     """Cuts text at added tokens, then merges what lies between. Immutable: any thread may use it."""
 
     def __init__(self, model: GGUFModel, tokens: GGUFVocabulary, special: frozenset[int]) -> None:
-        added = tokens.of_types(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN) | {tokens.texts[n]: n for n in special}
+        added = tokens.of_types(TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN) | {
+            tokens.texts[n]: n for n in special
+        }
         self._model = model
         self._added = TokenSplitter(added)
         # User-defined tokens belong to the text (runs of newlines, HTML tags): they are always tokens.
@@ -76,5 +82,4 @@ class GGUFEncoder:
             text = " " + text
         if self._model.escape_spaces:
             text = text.replace(" ", SPACE)
-        ids: list[int] = self._model.backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._model.merge(text)

@@ -1,4 +1,7 @@
-"""The tokens of a GGUF file: texts, types, scores, and which of them end generation. Checks them once; encodes nothing."""
+"""The tokens of a GGUF file: texts, types, scores, and which of them end generation. Checks them once.
+
+Encodes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
-
-from tokenizers import Tokenizer as Backend
 
 from sojourn.errors import BadModelFile
 from sojourn.frontend.vocabulary import SpecialTokens
@@ -25,15 +26,44 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-# Names of tokens that end a turn or a text. GGUF files name one EOS id, but a chat model often ends with another: llama.cpp finds them by name.
+# Names of tokens that end a turn or a text. GGUF files name one EOS id, but a chat model often ends with another:
+# llama.cpp finds them by name.
 _END_OF_GENERATION = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|> <|end_of_text|> "
-    "<end_of_utterance> <turn|> <|tool_response> <｜end▁of▁sentence｜>".split()
+    [
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+    ]
 )
-# These are ordinary text in some vocabularies (`</s>` is HTML strike-through in Gemma's), so the name alone is not enough: the file must call them control.
-_END_IF_CONTROL = frozenset("</s> <EOT> _<EOT> [EOT] [EOS] <eos> [e~[".split())
+# These are ordinary text in some vocabularies (`</s>` is HTML strike-through in Gemma's), so the name alone is not
+# enough: the file must call them control.
+_END_IF_CONTROL = frozenset(["</s>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>", "[e~["])
 # Fill-in-the-middle separators end a completion of one file: what follows would be another file.
-_END_OF_FILE = frozenset("<|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>".split())
+_END_OF_FILE = frozenset(
+    [
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+    ]
+)
 _NAMED_IDS = ("bos", "eos", "eot", "eom", "unknown", "separator", "padding", "mask")
 
 
@@ -54,7 +84,9 @@ class GGUFVocabulary:
         texts = [text or f"[EMPTY_{n}]" for n, text in enumerate(tokens)]
         ids = {text: n for n, text in enumerate(texts)}
         if len(ids) != len(texts):
-            raise BadModelFile(f"tokenizer.ggml.tokens repeats a token: {len(texts)} entries, {len(ids)} different ones")
+            raise BadModelFile(
+                f"tokenizer.ggml.tokens repeats a token: {len(texts)} entries, {len(ids)} different ones"
+            )
         types = _entries(metadata, "tokenizer.ggml.token_type", len(texts))
         scores = _entries(metadata, "tokenizer.ggml.scores", len(texts))
         return cls(texts, [TokenType.NORMAL] * len(texts) if types is None else types, scores, ids)
@@ -77,27 +109,43 @@ def _entries(metadata: Mapping[str, Any], key: str, count: int) -> list[Any] | N
 class GGUFModel:
     """The merging model of a vocabulary, and how text is prepared for it."""
 
-    backend: Backend
+    merge: Callable[[str], list[int]]
     bytes_of: Callable[[int], bytes]
     escape_spaces: bool = False  # spaces are written U+2581
     add_space_prefix: bool = False  # a space is put before text at the start and after a special token
 
 
-def special_tokens(metadata: Mapping[str, Any], tokens: GGUFVocabulary, *, default_ids: Mapping[str, int], default_add_bos: bool) -> SpecialTokens:
-    """BOS, every end-of-generation id and the hidden ids. `default_ids` apply where the file is silent and the id exists."""
+def special_tokens(
+    metadata: Mapping[str, Any], tokens: GGUFVocabulary, *, default_ids: Mapping[str, int], default_add_bos: bool
+) -> SpecialTokens:
+    """BOS, every end-of-generation id and the hidden ids.
+
+    `default_ids` apply where the file is silent and the id exists.
+    """
     named = {name: _named_id(metadata, name, len(tokens.texts), default_ids) for name in _NAMED_IDS}
     principal = named["eos"]
     ends = {token_id for token_id in (named["eot"], named["eom"]) if token_id is not None} | _ends_by_name(tokens)
     eos = (() if principal is None else (principal,)) + tuple(sorted(ends - {principal}))
     control = frozenset(n for n, kind in enumerate(tokens.types) if kind in (TokenType.CONTROL, TokenType.UNKNOWN))
-    prefix = (named["bos"],) if named["bos"] is not None and metadata.get("tokenizer.ggml.add_bos_token", default_add_bos) else ()
+    prefix = (
+        (named["bos"],)
+        if named["bos"] is not None and metadata.get("tokenizer.ggml.add_bos_token", default_add_bos)
+        else ()
+    )
     return SpecialTokens(
         bos=named["bos"],
         eos=eos,
         special=control | frozenset(eos),
         named={
             f"{key}_token": tokens.texts[token_id]
-            for key, name in {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "separator", "mask": "mask"}.items()
+            for key, name in {
+                "bos": "bos",
+                "eos": "eos",
+                "unk": "unknown",
+                "pad": "padding",
+                "sep": "separator",
+                "mask": "mask",
+            }.items()
             if (token_id := named[name]) is not None
         },
         prefix=prefix,
@@ -118,7 +166,9 @@ def _named_id(metadata: Mapping[str, Any], name: str, count: int, defaults: Mapp
 
 def _ends_by_name(tokens: GGUFVocabulary) -> set[int]:
     found = {text for text in _END_OF_GENERATION | _END_OF_FILE if text in tokens.ids}
-    found |= {text for text in _END_IF_CONTROL if text in tokens.ids and tokens.types[tokens.ids[text]] == TokenType.CONTROL}
+    found |= {
+        text for text in _END_IF_CONTROL if text in tokens.ids and tokens.types[tokens.ids[text]] == TokenType.CONTROL
+    }
     # Where a message has its own terminators (Harmony, Solar), <|end|> only ends a part of it.
     if {"<|return|>", "<|call|>"} <= found or (found & {"<|call|>", "<|calls|>"} and "<|flush|>" in found):
         found.discard("<|end|>")

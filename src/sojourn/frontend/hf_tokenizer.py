@@ -1,4 +1,6 @@
-"""Builds a tokenizer from a Hugging Face directory: tokenizer.json, read by the `tokenizers` library, and the config files beside it."""
+"""Builds a tokenizer from a Hugging Face directory: tokenizer.json, read by the `tokenizers` library, and the config
+files beside it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _CLASSES_WITH_BOS_FLAG = re.compile(r"(Code)?Llama|Gemma|Cohere")
 
 
 def build_hf_tokenizer(directory: Path) -> tuple[Vocabulary, HFEncoder]:
-    """Raises ModelNotFound without tokenizer.json, BadModelFile for one the library can't read, UnsupportedModel for an unknown decoder."""
+    """Raises ModelNotFound without tokenizer.json, BadModelFile for one the library can't read, UnsupportedModel for an
+    unknown decoder.
+    """
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise ModelNotFound(f"{directory} has no tokenizer.json")
@@ -37,11 +41,15 @@ def build_hf_tokenizer(directory: Path) -> tuple[Vocabulary, HFEncoder]:
     bytes_of, strips = _decoding(backend, path)
     texts = [backend.id_to_token(token_id) for token_id in range(_largest_id(backend) + 1)]
     special = _special_tokens(backend, directory)
-    return Vocabulary(texts, lambda token_id: bytes_of(texts[token_id] or ""), special, strip_leading_space=strips), HFEncoder(backend)
+    return Vocabulary(
+        texts, lambda token_id: bytes_of(texts[token_id] or ""), special, strip_leading_space=strips
+    ), HFEncoder(backend)
 
 
 class HFEncoder:
-    """Encodes with the library, and with a twin of it whose control tokens can't be spelled where message content must stay text."""
+    """Encodes with the library, and with a twin of it whose control tokens can't be spelled where message content must
+    stay text.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -65,15 +73,19 @@ class HFEncoder:
 
 
 class _GuardedBackend:
-    """A copy of a tokenizer in which each control token has a random name; the caller writes that name where the token is meant.
+    """A copy of a tokenizer in which each control token has a random name; the caller writes that name where the token
+    is meant.
 
-    The rest of the pipeline (normalizer, pre-tokenizer, what counts as the first word) is the library's own, so benign text gets the same ids.
+    The rest of the pipeline (normalizer, pre-tokenizer, what counts as the first word) is the library's own, so benign
+    text gets the same ids.
     """
 
     def __init__(self, backend: Backend) -> None:
         added = backend.get_added_tokens_decoder()
         nonce = secrets.token_hex(16)
-        self._names = {token_id: f"\U0010fffd{nonce}:{token_id}\U0010fffd" for token_id, token in added.items() if token.special}
+        self._names = {
+            token_id: f"\U0010fffd{nonce}:{token_id}\U0010fffd" for token_id, token in added.items() if token.special
+        }
         self._splitter = TokenSplitter({token.content: token_id for token_id, token in added.items()})
         data = json.loads(backend.to_str())
         data["post_processor"] = None
@@ -107,7 +119,9 @@ def _decoding(backend: Backend, path: Path) -> tuple[Callable[[str], bytes], boo
     if "ByteLevel" in kinds:
         return byte_level_bytes, False
     if not kinds or not set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
-        raise UnsupportedModel(f"{path}: decoder {' + '.join(kinds) or 'none'} is not implemented; ByteLevel and SentencePiece's are")
+        raise UnsupportedModel(
+            f"{path}: decoder {' + '.join(kinds) or 'none'} is not implemented; ByteLevel and SentencePiece's are"
+        )
     replacements = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
     replacements += [(step["replacement"], " ") for step in steps if step["type"] == "Metaspace"]
     strips = any(

@@ -1,6 +1,8 @@
-"""Keeps control tokens in message content from acting as such: hides them from the template, then says where they are in the prompt.
+"""Keeps control tokens in message content from acting as such: hides them from the template, then says where they are
+in the prompt.
 
-A template may cut, trim and join content as it likes, so a position in a message says nothing about the prompt. Hence each
+A template may cut, trim and join content as it likes, so a position in a message says nothing about the prompt. Hence
+each
 control token that a message spells is replaced by one private-use character before rendering, and restored after it.
 """
 

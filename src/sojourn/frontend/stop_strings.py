@@ -8,7 +8,8 @@ from collections.abc import Sequence
 class StopStrings:
     """Releases text as early as it can: only a tail that may still become a stop string is held back. One per output.
 
-    The match that completes first wins, the longest of those that complete together: so the result does not depend on how the text is cut into pushes.
+    The match that completes first wins, the longest of those that complete together: so the result does not depend on
+    how the text is cut into pushes.
     """
 
     def __init__(self, stops: Sequence[str], *, include_in_output: bool = False) -> None:

@@ -27,11 +27,11 @@ _BUDGET = "render budget"  # a context key that no template can name: it is no i
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\*|\d{5})")
 
 
-class TemplateRejection(TemplateError):
+class TemplateRejectedError(TemplateError):
     """The template called raise_exception(message): these messages are not for it."""
 
 
-class TemplateLimit(TemplateRuntimeError):
+class TemplateLimitError(TemplateRuntimeError):
     """Rendering took too long or grew too large."""
 
 
@@ -44,11 +44,14 @@ class RenderBudget:
 
     def check(self) -> None:
         if time.monotonic() > self._deadline:
-            raise TemplateLimit(f"it took longer than {self._seconds:g} s")
+            raise TemplateLimitError(f"it took longer than {self._seconds:g} s")
 
 
 def render_within(template: Template, variables: Mapping[str, Any], *, seconds: float) -> str:
-    """The template's output. Raises TemplateLimit after `seconds` or `MAX_CHARS`, and whatever the template raises."""
+    """The template's output.
+
+    Raises TemplateLimitError after `seconds` or `MAX_CHARS`, and whatever the template raises.
+    """
     budget = RenderBudget(seconds)
     context = template.new_context({**variables, _BUDGET: budget})
     pieces: list[str] = []
@@ -134,7 +137,7 @@ class _Generation(Extension):
 
 
 def _raise_exception(message: Any) -> NoReturn:
-    raise TemplateRejection(str(message))
+    raise TemplateRejectedError(str(message))
 
 
 def _strftime_now(format: str) -> str:
@@ -153,7 +156,7 @@ def _tojson(
 
 
 def _refused_filter(value: Any, *_: Any) -> NoReturn:
-    raise TemplateLimit("the filter `center` is not available to chat templates")
+    raise TemplateLimitError("the filter `center` is not available to chat templates")
 
 
 def _check_operands(operator: str, left: Any, right: Any) -> None:
@@ -169,7 +172,7 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
         if isinstance(left, Sized) and isinstance(right, Sized):
             _check_size(len(left) + len(right), _limit_of(left))
     elif isinstance(left, str) and _WIDE_FORMAT.search(left):
-        raise TemplateLimit("a format that wide is not available to chat templates")
+        raise TemplateLimitError("a format that wide is not available to chat templates")
 
 
 def _limit_of(value: Sized) -> int:
@@ -178,4 +181,4 @@ def _limit_of(value: Sized) -> int:
 
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
-        raise TemplateLimit(f"it would make a value of size {size}, the limit is {limit}")
+        raise TemplateLimitError(f"it would make a value of size {size}, the limit is {limit}")

@@ -13,7 +13,8 @@ from typing import Any
 from sojourn.errors import InvalidRequest
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_REASONING = ("reasoning_content", "reasoning", "thinking")  # what chat APIs call a model's thoughts; templates read the first
+# what chat APIs call a model's thoughts; templates read the first
+_REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,9 @@ def _part_text(part: Any, index: int) -> str:
         return part
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-        raise InvalidRequest(f"messages[{index}].content: only text parts are supported, not {kind!r}", param="messages")
+        raise InvalidRequest(
+            f"messages[{index}].content: only text parts are supported, not {kind!r}", param="messages"
+        )
     text: str = part["text"]
     return text
 

@@ -1,4 +1,7 @@
-"""Finds the texts of added tokens inside a string, as llama.cpp does: the longest token first, wherever it stands. Owns no ids' meaning."""
+"""Finds the texts of added tokens inside a string, as llama.cpp does: the longest token first, wherever it stands.
+
+Owns no ids' meaning.
+"""
 
 from __future__ import annotations
 
@@ -83,11 +86,14 @@ def _node_pattern(node: _Node) -> str:
 
 
 def _may_overlap(texts: Iterable[str]) -> bool:
-    """Whether the end of one text can be the beginning of another. Runs of the same character don't count: both orders split them alike."""
+    """Whether the end of one text can be the beginning of another.
+
+    Runs of the same character don't count: both orders split them alike.
+    """
     runs = {text for text in texts if len(set(text)) == 1}
     others = [text for text in texts if text not in runs]
     other_prefixes = {text[:n] for text in others for n in range(1, len(text) + 1)}
     run_prefixes = {text[:n] for text in runs for n in range(1, len(text) + 1)}
-    return any(text[n:] in other_prefixes or text[n:] in run_prefixes for text in others for n in range(1, len(text))) or any(
-        text[n:] in other_prefixes for text in runs for n in range(1, len(text))
-    )
+    return any(
+        text[n:] in other_prefixes or text[n:] in run_prefixes for text in others for n in range(1, len(text))
+    ) or any(text[n:] in other_prefixes for text in runs for n in range(1, len(text)))

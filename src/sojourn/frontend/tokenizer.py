@@ -1,4 +1,7 @@
-"""Text to token ids and back, for one model. Immutable after loading, so any thread may use it. Owns no template and no stream."""
+"""Text to token ids and back, for one model. Immutable after loading, so any thread may use it.
+
+Owns no template and no stream.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from sojourn.frontend.vocabulary import Encoder, Vocabulary
 def load_tokenizer(*, directory: Path | None = None, metadata: Mapping[str, Any] | None = None) -> Tokenizer:
     """The tokenizer of a Hugging Face directory (tokenizer.json) or of GGUF metadata; exactly one is given.
 
-    Raises ModelNotFound without tokenizer.json, BadModelFile for a broken one, UnsupportedModel for a kind that isn't implemented.
+    Raises ModelNotFound without tokenizer.json, BadModelFile for a broken one, UnsupportedModel for a kind that isn't
+    implemented.
     """
     if (directory is None) == (metadata is None):
         raise ValueError("give a directory or GGUF metadata, not both")
@@ -45,8 +49,10 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
 
-        `add_special_tokens` puts the model's BOS in front, unless the text already begins with it, and its EOS behind if the model wants one.
-        `parse_special` reads control tokens written in the text as such, as raw completions do; otherwise they are plain text.
+        `add_special_tokens` puts the model's BOS in front, unless the text already begins with it, and its EOS behind
+        if the model wants one.
+        `parse_special` reads control tokens written in the text as such, as raw completions do; otherwise they are
+        plain text.
         """
         ids = self._encoder.encode(_well_formed(text), parse_special=parse_special)
         if not add_special_tokens:
@@ -54,7 +60,10 @@ class Tokenizer:
         return [*_missing_prefix(self._special.prefix, ids), *ids, *self._special.suffix]
 
     def encode_prompt(self, prompt: RenderedPrompt) -> list[int]:
-        """Token ids of a rendered chat. Control tokens count where the template wrote them, never inside `literal_spans`; exactly one BOS."""
+        """Token ids of a rendered chat.
+
+        Control tokens count where the template wrote them, never inside `literal_spans`; exactly one BOS.
+        """
         if prompt.literal_spans:
             ids = self._encoder.encode_guarded(_well_formed(prompt.text), prompt.literal_spans)
         else:
@@ -62,7 +71,10 @@ class Tokenizer:
         return [*_missing_prefix(self._special.chat_prefix, ids), *ids]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, one for each maximal ill-formed part, as Unicode recommends."""
+        """Text of `ids`.
+
+        Bytes that are no UTF-8 become U+FFFD, one for each maximal ill-formed part, as Unicode recommends.
+        """
         hidden = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join([self.token_bytes(token_id) for token_id in ids if token_id not in hidden])
         if self.strip_leading_space and data.startswith(b" "):
@@ -70,7 +82,10 @@ class Tokenizer:
         return data.decode("utf-8", errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that the token stands for, which may be part of a code point; empty for ids beyond the vocabulary (padding rows)."""
+        """The bytes that the token stands for, which may be part of a code point.
+
+        Empty for ids beyond the vocabulary (padding rows).
+        """
         data = self._bytes.get(token_id)
         if data is None:
             known = 0 <= token_id < self.vocab_size and self._vocabulary.texts[token_id] is not None
@@ -78,7 +93,10 @@ class Tokenizer:
         return data
 
     def token_text(self, token_id: int) -> str:
-        """The token as readable text, with U+FFFD where it holds only part of a code point; special tokens by their name."""
+        """The token as readable text, with U+FFFD where it holds only part of a code point.
+
+        Special tokens by their name.
+        """
         if token_id in self.special_ids:
             return self._vocabulary.texts[token_id] or ""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
@@ -90,7 +108,10 @@ def _missing_prefix(prefix: tuple[int, ...], ids: Sequence[int]) -> tuple[int, .
 
 
 def _well_formed(text: str) -> str:
-    """`text` with each lone surrogate, which JSON can carry and UTF-8 cannot, replaced by U+FFFD; the length stays the same."""
+    """`text` with each lone surrogate, which JSON can carry and UTF-8 cannot, replaced by U+FFFD.
+
+    The length stays the same.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

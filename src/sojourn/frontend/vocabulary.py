@@ -1,4 +1,7 @@
-"""What a tokenizer knows about its tokens: texts, bytes, kinds. Immutable after construction; never encodes or decodes a sequence."""
+"""What a tokenizer knows about its tokens: texts, bytes, kinds. Immutable after construction.
+
+Never encodes or decodes a sequence.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from typing import Protocol
 
 
 def byte_alphabet() -> dict[int, str]:
-    """GPT-2's printable character for each byte: visible Latin-1 characters stand for themselves, the rest follow from U+0100 on.
+    """GPT-2's printable character for each byte: visible Latin-1 characters stand for themselves, the rest follow from
+    U+0100 on.
 
     Source: Radford et al. 2019, the encoder published with GPT-2; every byte-level BPE vocabulary uses it.
     """
@@ -49,7 +53,8 @@ class Vocabulary:
     texts: Sequence[str | None]  # None: an id inside the range that no token has
     bytes_of: Callable[[int], bytes]
     special: SpecialTokens
-    strip_leading_space: bool = False  # SentencePiece: the space that encoding put before the first word isn't part of the text
+    # SentencePiece: the space that encoding put before the first word isn't part of the text
+    strip_leading_space: bool = False
 
 
 class Encoder(Protocol):
@@ -59,4 +64,6 @@ class Encoder(Protocol):
         """Ids of `text`; control tokens written in it are tokens if `parse_special`, plain text otherwise."""
 
     def encode_guarded(self, text: str, literal_spans: Sequence[tuple[int, int]]) -> list[int]:
-        """Ids of `text` with control tokens parsed, except where they overlap one of the sorted, disjoint `literal_spans`."""
+        """Ids of `text` with control tokens parsed, except where they overlap one of the sorted, disjoint
+        `literal_spans`.
+        """

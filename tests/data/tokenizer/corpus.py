@@ -77,7 +77,10 @@ def _random_digits(rng: random.Random) -> str:
 
 def _random_code(rng: random.Random) -> str:
     words = "if else for while return class def import self this null None int str () [] {} ; : = == += -> => // # \" ' \\ , . < > <= && || !".split()
-    lines = ("    " * rng.randint(0, 4) + " ".join(rng.choice(words) for _ in range(rng.randint(0, 8))) for _ in range(rng.randint(1, 6)))
+    lines = (
+        "    " * rng.randint(0, 4) + " ".join(rng.choice(words) for _ in range(rng.randint(0, 8)))
+        for _ in range(rng.randint(1, 6))
+    )
     return rng.choice(["\n", "\r\n", "\n\n"]).join(lines)
 
 
@@ -87,14 +90,29 @@ def _random_control(rng: random.Random) -> str:
 
 
 def _random_marks(rng: random.Random) -> str:
-    base = (rng.choice("aeiouAEIOUnscक가あ👩") + "".join(chr(rng.randint(0x300, 0x36F)) for _ in range(rng.randint(0, 3))) for _ in range(rng.randint(1, 12)))
+    base = (
+        rng.choice("aeiouAEIOUnscक가あ👩") + "".join(chr(rng.randint(0x300, 0x36F)) for _ in range(rng.randint(0, 3)))
+        for _ in range(rng.randint(1, 12))
+    )
     text = "".join(base)
-    return rng.choice([text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text), text + "\u200d" + text])
+    return rng.choice(
+        [text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text), text + "\u200d" + text]
+    )
 
 
 def strings() -> list[str]:
     """Different strings, the same on every run."""
     rng = random.Random(20240601)
-    makers = [_random_text, _random_script, _random_mix, _random_any, _random_runs, _random_digits, _random_code, _random_control, _random_marks]
+    makers = [
+        _random_text,
+        _random_script,
+        _random_mix,
+        _random_any,
+        _random_runs,
+        _random_digits,
+        _random_code,
+        _random_control,
+        _random_marks,
+    ]
     made = [maker(rng) for maker in makers for _ in range(260)]
     return list(dict.fromkeys([*SAMPLES, *LOOK_ALIKES, *made]))
