@@ -40,7 +40,9 @@ nb::dict formats() {
 }  // namespace
 
 NB_MODULE(_kernels, m) {
-  m.def("dequantize", &dequantize, nb::arg("format"), nb::arg("data"), nb::arg("out"), nb::arg("threads"),
+  // noconvert: a converted `out` would be a copy, filled and thrown away.
+  m.def("dequantize", &dequantize, nb::arg("format"), nb::arg("data").noconvert(), nb::arg("out").noconvert(),
+        nb::arg("threads"),
         "Fills `out` (float32) with the weights of `data` (blocks of `format`). Releases the GIL.");
   m.def("formats", &formats, "Storage formats: name -> (weights per block, bytes per block).");
 }

@@ -25,7 +25,7 @@ _OTHER_PARTS = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision)\."
 )
 _BUFFERS = re.compile(r".*\.(rotary_emb\.inv_freq|rotary_emb\..*_cached|masked_bias|position_ids)")
-_ONE_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.((?:gate|up|down)_proj\.weight)")
+_ONE_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d{1,18})\.((?:gate|up|down)_proj\.weight)")
 _FUSED_EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)")
 
 

@@ -5,6 +5,7 @@ Both clients are imported when used: they are slow to import, and ModelScope's i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from sojourn.errors import ModelNotFound, SojournError, StartupError
 from sojourn.weights.download import Progress
 from sojourn.weights.hub_files import choose_files
 
+log = logging.getLogger(__name__)
+
 Fetch = Callable[[str, str | None, Progress], Path]
 
 
 def fetch_repository(repository: str, quantization: str | None, progress: Progress) -> Path:
     """Local path of the model in `repository`, `org/name`: a directory, or the GGUF file with `quantization` in it.
 
+    A hub that cannot be asked is no obstacle, but a warning, when the model is in the client's cache.
     ModelNotFound: no such repository or file in it, or not in the cache while offline. StartupError: no network.
     """
     hubs: dict[str, Fetch] = {"huggingface": _from_huggingface, "modelscope": _from_modelscope}
@@ -30,8 +34,12 @@ def fetch_repository(repository: str, quantization: str | None, progress: Progre
     except SojournError:
         raise
     except Exception as error:  # the clients raise their HTTP library's errors, a different one in each version
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StartupError(f"{repository}: cannot be fetched: {reason[:300]}") from None
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        path = cached_repository(repository, quantization) if env.hub() == "huggingface" else None
+        if path is None:
+            raise StartupError(f"{repository}: cannot be fetched: {reason}") from None
+        log.warning("%s: using the copy in the cache, because the hub cannot be asked: %s", repository, reason)
+        return path
 
 
 def cached_repository(repository: str, quantization: str | None) -> Path | None:
@@ -81,7 +89,7 @@ def _from_huggingface(repository: str, quantization: str | None, progress: Progr
     paths = []
     for name in names:
         bar = _hub_bar(name, sizes[name], progress)
-        paths.append(Path(hf_hub_download(repository, name, revision=info.sha, tqdm_class=bar)))
+        paths.append(Path(hf_hub_download(repository, name, tqdm_class=bar)))
     return paths[0] if names[0].endswith(".gguf") else paths[0].parent
 
 
