@@ -17,16 +17,21 @@ from fastapi import FastAPI
 
 from sojourn.config import ServerConfig
 from sojourn.server.app import create_app
+from sojourn.server.seam import Engine
 from sojourn.server.serve import uvicorn_config
 from tests.server.fake_engine import FakeEngine
+
+EngineContext = contextlib.AbstractAsyncContextManager[Engine]
 
 
 class Live:
     """A server that answers at `url`."""
 
-    def __init__(self, app: FastAPI, engine: FakeEngine) -> None:
+    def __init__(self, app: FastAPI, engine: FakeEngine, around: EngineContext | None = None) -> None:
+        """`around` is entered in the server's loop; what it gives becomes the engine."""
         self.app = app
         self.engine = engine
+        self._around = around
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # so that a slow reader is felt soon
         self.address: tuple[str, int] = self.socket.getsockname()[:2]
@@ -38,7 +43,10 @@ class Live:
     def _run(self) -> None:
         async def main() -> None:
             self.loop = asyncio.get_running_loop()
-            await self._server.serve(sockets=[self.socket])
+            async with contextlib.AsyncExitStack() as stack:
+                if self._around is not None:
+                    self.app.state.context.gate.attach(await stack.enter_async_context(self._around))
+                await self._server.serve(sockets=[self.socket])
 
         asyncio.run(main())
 
@@ -65,10 +73,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 @contextlib.contextmanager
 def running(
-    engine: FakeEngine | None, config: ServerConfig | None = None, *, scheduling_policy: str = "fcfs"
+    engine: FakeEngine | None,
+    config: ServerConfig | None = None,
+    *,
+    scheduling_policy: str = "fcfs",
+    around: EngineContext | None = None,
 ) -> Iterator[Live]:
     app = create_app(engine, config or ServerConfig(), scheduling_policy=scheduling_policy)
-    live = Live(app, engine or FakeEngine())
+    live = Live(app, engine or FakeEngine(), around)
     live.start()
     try:
         yield live

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from sojourn.server.error_map import describe
 from sojourn.server.generation import Batch, Generation
 from sojourn.server.lifeline import ClientGoneError, Lifeline
+from sojourn.server.request_ids import RequestIds
 
 logger = logging.getLogger("sojourn.server")
 
@@ -68,9 +69,7 @@ class EventStream(Response):
         except ClientGoneError:
             return
         except Exception as error:
-            failure = describe(error)
-            if failure.code == "internal_error":
-                logger.exception("unexpected error in a stream")
+            _log_failure(RequestIds.of(scope), error)
             await _send(send, error_frame(error))
         finally:
             await self._generation.close()
@@ -82,6 +81,13 @@ class EventStream(Response):
         async for batch in self._generation:
             await _send(send, encode(batch))
         await _send(send, self._encoder.finish())
+
+
+def _log_failure(ids: RequestIds, error: Exception) -> None:
+    """The access line will say 200, as the status was sent before."""
+    failure = describe(error)
+    unexpected = error if failure.code == "internal_error" else None
+    logger.error("%s ended in mid-stream: %s %s", ids.reply_id, failure.code, failure.message, exc_info=unexpected)
 
 
 async def _send(send: Send, data: bytes) -> None:
