@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from sojourn.errors import BadModelFile
 from sojourn.frontend.gguf_spm import merge_by_score, ordered_merges
+from sojourn.frontend.rendered_prompt import RenderedPrompt
 from sojourn.frontend.tokenizer import load_tokenizer
 from tests.frontend.vocabularies import BYTE, DATA, read_gz, sentencepiece_metadata, sentencepiece_tokenizer
 
@@ -105,6 +106,25 @@ def test_a_directory_with_a_sentencepiece_tokenizer_decodes_like_the_library(tmp
         ids = backend.encode(text).ids
         assert tokenizer.encode(text) == ids
         assert tokenizer.decode(ids) == backend.decode(ids)
+
+
+@pytest.mark.parametrize("scheme", ["prepend", "first"])
+def test_b09_a_directory_keeps_the_word_borders_around_literal_control_tokens(scheme, tmp_path):
+    backend = library_tokenizer()
+    if scheme == "first":  # Mistral's way: only the first word of the prompt gets a space
+        backend.normalizer = None
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.add_special_tokens(["<s>", "</s>", "<|new|>"])  # two that the model knows, one that it does not
+    backend.add_tokens(["<tag>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(directory=tmp_path)
+    text = "<s>the hello</s> the<|new|>the<tag>"
+    benign = tokenizer.encode_prompt(RenderedPrompt(text))
+    assert benign == backend.encode(text, add_special_tokens=False).ids
+    guarded = tokenizer.encode_prompt(RenderedPrompt(text + "<|new|>", [(len(text), len(text) + 7)]))
+    assert guarded[: len(benign)] == benign
+    assert not tokenizer.special_ids & set(guarded[len(benign) :])
+    assert tokenizer.decode(guarded, skip_special_tokens=False).endswith("<|new|>")
 
 
 def library_tokenizer() -> Backend:

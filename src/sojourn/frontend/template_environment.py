@@ -17,7 +17,7 @@ from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 from jinja2.visitor import NodeTransformer
 
 MAX_CHARS = 64 * 1024 * 1024  # of one text or the whole output: twice the largest request body
@@ -78,6 +78,10 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def compile_chat_template(self, source: str) -> Template:
         """Raises TemplateSyntaxError, which holds the line number."""
         return self.from_string(_Metering(self).visit(self.parse(source)))
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Refuses at once: Jinja's own would print nothing and only fail on further use."""
+        raise SecurityError(f"access to {attribute!r} of a {type(obj).__name__} is not allowed")
 
     def check_step(self, context: Context) -> None:
         """Called by the compiled template at the start of every loop and macro body."""
