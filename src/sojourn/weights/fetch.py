@@ -18,6 +18,7 @@ from sojourn import env
 from sojourn.errors import ModelNotFound
 from sojourn.weights.catalogue import CATALOGUE
 from sojourn.weights.download import Progress, silent
+from sojourn.weights.hub import cached_repository, fetch_repository
 from sojourn.weights.pull import cached_path, pull
 
 __all__ = ["CachedModel", "Progress", "cached", "list_cached", "resolve"]
@@ -55,8 +56,6 @@ def resolve(name: str, *, progress: Progress | None = None) -> Path:
     match = _REPOSITORY.fullmatch(name)
     if match is None:
         raise ModelNotFound(_unknown(name))
-    from sojourn.weights.hub import fetch_repository  # here: only this branch needs the hub's rules
-
     return fetch_repository(match["repository"], match["quantization"], progress or silent)
 
 
@@ -73,8 +72,6 @@ def cached(name: str) -> Path | None:
     match = _REPOSITORY.fullmatch(name)
     if match is None:
         raise ModelNotFound(_unknown(name))
-    from sojourn.weights.hub import cached_repository
-
     return cached_repository(match["repository"], match["quantization"])
 
 
