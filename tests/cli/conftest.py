@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
 
-COMMAND = (sys.executable, "-c", "from sojourn.cli.main import run; run()")
+from tests.servers import COMMAND
 
 
 @dataclass(frozen=True)

@@ -7,57 +7,20 @@ import os
 import re
 import signal
 import subprocess
-import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
-READY_TIMEOUT = 90.0  # a bound for a loaded machine; how fast it is on a quiet one is measured, not tested
-
-
-class Server:
-    """A running `sojourn serve` and what it has printed on stdout."""
-
-    def __init__(self, command: tuple[str, ...], *args: str) -> None:
-        self.process = subprocess.Popen(
-            [*command, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        self.output = ""
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.output += line
-
-    def url(self) -> str:
-        """Address printed by the start-up screen, once it is there."""
-        deadline = time.monotonic() + READY_TIMEOUT
-        while time.monotonic() < deadline and self.process.poll() is None:
-            found = re.search(r"API\s+(http://\S+)/v1,", self.output)
-            if found:
-                return found[1]
-            time.sleep(0.05)
-        raise AssertionError(f"not ready: {self.output}")
-
-    def end(self) -> int:
-        """The exit code, once it has ended."""
-        code = self.process.wait(timeout=30)
-        self._reader.join()
-        return code
+from tests.servers import Server
 
 
 @pytest.fixture(scope="module", params=["two processes", "in process"])
-def server(request, command) -> Iterator[Server]:
+def server(request) -> Iterator[Server]:
     args = ["--in-process"] if request.param == "in process" else []
-    running = Server(command, "smollm2:135m", "--kv-cache-memory", "100MB", "--served-model-name", "small", *args)
+    running = Server("smollm2:135m", "--kv-cache-memory", "100MB", "--served-model-name", "small", *args)
     yield running
-    if running.process.poll() is None:
-        running.process.kill()
-    running.end()
-    running.process.stdout.close()
+    running.kill()
 
 
 def call(url: str, body: object | None = None) -> dict:
@@ -118,20 +81,14 @@ def test_sigterm_ends_it_with_exit_code_0(server):
     assert "Traceback" not in server.output
 
 
-def test_no_restart_exits_non_zero_when_the_engine_dies(command):
-    server = Server(command, "--no-restart", "--kv-cache-memory", "100MB")
+def test_no_restart_exits_non_zero_when_the_engine_dies():
+    server = Server("--no-restart", "--kv-cache-memory", "100MB")
     try:
         server.url()
-        engine = subprocess.run(
-            ["pgrep", "-P", str(server.process.pid)], check=True, capture_output=True, text=True
-        ).stdout.split()[0]
-        os.kill(int(engine), signal.SIGKILL)
+        os.kill(server.engine_pid(), signal.SIGKILL)
         assert server.end() == 1
     finally:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.end()
-        server.process.stdout.close()
+        server.kill()
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty directory", "only a tokenizer", "text named gguf"])

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from sojourn.records import EngineStats, FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-WAITING_REASONS = ("step_running", "kv_blocks", "seq_slots", "token_budget", "priority", "loading")
+WAITING_REASONS = ("step_running", "kv_blocks", "seq_slots", "token_budget", "prefix")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
