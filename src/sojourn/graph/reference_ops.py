@@ -6,6 +6,7 @@ Attention is in reference_attention.py. Arrays are float32 with one row per toke
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.graph import ops
-from sojourn.graph.ops import Activation
+from sojourn.graph.ops import Activation, Weight
 from sojourn.graph.reference_attention import SequenceRows
+from sojourn.graph.rope import RopeParameters
 
 Array = NDArray[np.float32]
+Rotation = tuple[RopeParameters, int, Weight | None]  # what tells one kind of Rope op from another, head_dim second
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)  # a Python float: a NumPy one would widen the arrays to float64
 
@@ -26,9 +29,9 @@ class Step:
     """A plan in the form the ops want."""
 
     token_ids: NDArray[np.int32]  # [T]
-    positions: NDArray[np.int32]  # [T]
     slots: NDArray[np.intp]  # [T] where each token's K and V go
     sequences: list[SequenceRows]
+    angles: Mapping[Rotation, tuple[Array, Array]]  # cos and sin of each token's position, [T, 1, head_dim / 2]
 
 
 def embedding(weight: Array, step: Step) -> Array:
@@ -45,19 +48,18 @@ def rms_norm(scale: Array, eps: float, step: Step, x: Array) -> Array:
 
 
 def linear(weight: Array, bias: Array | None, step: Step, x: Array) -> Array:
-    """`weight` is [in, out], a transposed view of the stored [out, in]."""
+    """`weight` is [in, out]."""
     out: Array = x @ weight
     if bias is not None:
         out += bias
     return out
 
 
-def rope(cos: Array, sin: Array, step: Step, x: Array) -> Array:
-    """`cos`, `sin` [positions, 1, head_dim / 2]."""
-    half = cos.shape[-1]
+def rope(rotation: Rotation, step: Step, x: Array) -> Array:
+    cosines, sines = step.angles[rotation]
+    half = cosines.shape[-1]
     heads = x.reshape(len(x), -1, 2 * half)
     first, second = heads[..., :half], heads[..., half:]
-    cosines, sines = cos[step.positions], sin[step.positions]
     out = np.empty_like(heads)
     out[..., :half] = first * cosines - second * sines
     out[..., half:] = second * cosines + first * sines
