@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -81,7 +82,15 @@ def test_repository_without_a_model_is_refused() -> None:
         choose_files("org/m", ["README.md"], None)
 
 
+INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
 FILES = {
+    "org/shards": {
+        "config.json": b"{}",
+        "model-1.safetensors": b"1",
+        "model-2.safetensors": b"2",
+        "tokenizer.json": b"{}",
+        "model.safetensors.index.json": INDEX,
+    },
     "org/gguf": {"README.md": b"hello", "m-Q4_K_M.gguf": b"GGUF" + os.urandom(50_000), "m-Q8_0.gguf": b"GGUF big"},
     "org/hf": {"config.json": b"{}", "model.safetensors": os.urandom(3000), "tokenizer.json": b"{}", "x.bin": b"no"},
 }
@@ -171,6 +180,16 @@ def test_gguf_repository_is_downloaded_with_progress_and_found_offline(hub: dict
 def test_hugging_face_repository_gives_a_directory(hub: dict[str, str]) -> None:
     path = Path(run(hub, "org/hf")[1])
     assert {item.name for item in path.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_repository_with_a_shard_missing_from_the_cache_is_fetched_again(hub: dict[str, str]) -> None:
+    before, path, progress = run(hub, "org/shards")
+    assert before == "None"
+    assert list(ast.literal_eval(progress))[-2:] == ["model-1.safetensors", "model-2.safetensors"]
+    assert run(hub, "org/shards")[:2] == [path, path]
+    (Path(path) / "model-2.safetensors").unlink()
+    assert run(hub, "org/shards")[:2] == ["None", path]
+    assert (Path(path) / "model-2.safetensors").read_bytes() == b"2"
 
 
 def test_b64_unknown_repository_is_one_line(hub: dict[str, str]) -> None:

@@ -90,18 +90,30 @@ def _stored_tensors(path: Path) -> dict[str, SafetensorInfo]:
     raise ModelNotFound(f"{path}: has a config.json but no *.safetensors; the download is incomplete")
 
 
-def _indexed_tensors(index: Path) -> dict[str, SafetensorInfo]:
+def indexed_shards(path: Path) -> list[Path]:
+    """The shards that the index of directory `path` names, there or not; none without an index."""
+    index = path / _INDEX
+    return [path / name for name in sorted(set(_weight_map(index).values()))] if index.exists() else []
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> file name, which is a plain name: nothing in an index may lead out of its folder."""
     where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
         raise BadModelFile(f"{index}: has no weight_map of names; fetch the file again")
-    names = sorted(set(where.values()))
-    for name in names:
+    for name in set(where.values()):
         if Path(name).name != name or name in ("", ".", "..") or "\\" in name:
             raise BadModelFile(f"{index}: names a shard outside its folder: {name[:100]}")
-    missing = [name for name in names if not (index.parent / name).exists()]
+    return where
+
+
+def _indexed_tensors(index: Path) -> dict[str, SafetensorInfo]:
+    where = _weight_map(index)
+    paths = indexed_shards(index.parent)
+    missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise BadModelFile(f"{index.parent}: shards are missing: {', '.join(missing[:5])}; the download is incomplete")
-    shards = {name: read_safetensors(index.parent / name) for name in names}
+    shards = {path.name: read_safetensors(path) for path in paths}
     tensors: dict[str, SafetensorInfo] = {}
     for tensor, shard in where.items():
         if tensor not in shards[shard]:

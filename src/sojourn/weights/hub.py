@@ -13,6 +13,8 @@ from typing import Any
 from sojourn import env
 from sojourn.errors import ModelNotFound, SojournError, StartupError
 from sojourn.weights.download import Progress
+from sojourn.weights.gguf_split import shard_paths
+from sojourn.weights.hf_checkpoint import indexed_shards
 from sojourn.weights.hub_files import choose_files
 
 log = logging.getLogger(__name__)
@@ -43,15 +45,17 @@ def fetch_repository(repository: str, quantization: str | None, progress: Progre
 
 
 def cached_repository(repository: str, quantization: str | None) -> Path | None:
-    """As `fetch_repository`, from the Hugging Face cache only; None when it is not there."""
+    """As `fetch_repository`, from the Hugging Face cache only; None when it is not there, or not all of it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         folder = Path(snapshot_download(repository, local_files_only=True))
-        return _model_path(folder, choose_files(repository, _files_below(folder), quantization))
+        path = _model_path(folder, choose_files(repository, _files_below(folder), quantization))
     except (LocalEntryNotFoundError, ModelNotFound):
         return None
+    weights = shard_paths(path) if path.is_file() else indexed_shards(path)
+    return path if all(item.exists() for item in weights) else None
 
 
 def _files_below(folder: Path) -> list[str]:

@@ -65,4 +65,6 @@ def _hf_files(names: list[str]) -> list[str]:
     top = [name for name in names if "/" not in name and name.endswith(_HF_SUFFIXES)]
     standard = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
     # Some repositories hold the same weights twice, the second time in their author's own layout.
-    return [name for name in top if not standard or not name.endswith(".safetensors") or name in standard]
+    chosen = [name for name in top if not standard or not name.endswith(".safetensors") or name in standard]
+    # Weights last: where they all are, an interrupted download lacks nothing else.
+    return sorted(chosen, key=lambda name: name.endswith(".safetensors"))
