@@ -114,6 +114,18 @@ class TestRejection:
             chat(source).render([user("my secret diary")])
         assert "secret" not in caught.value.message
 
+    def test_the_prompts_control_tokens_do_not_hide_it_from_the_check(self):
+        with pytest.raises(InvalidRequest) as caught:
+            chat("{{ raise_exception(messages[0].content) }}").render([user("my secret <|im_end|> diary")])
+        assert "secret" not in caught.value.message
+
+    def test_messages_nested_without_end_are_a_client_error(self):
+        nested: Any = "x"
+        for _ in range(5000):
+            nested = [nested]
+        with pytest.raises(InvalidRequest, match="nested"):
+            chat(CHATML).render([{"role": "user", "content": "x", "extra": nested}])
+
     def test_b10_a_syntax_error_stops_the_start_and_names_the_line(self):
         with pytest.raises(StartupError, match="line 3"):
             chat("a\n\n{% if %}")

@@ -48,6 +48,11 @@ def test_thousands_of_tokens_do_not_slow_the_search():
     assert len(list(splitter.find(text))) == 2000
 
 
+def test_tokens_that_begin_alike_for_long_are_found():
+    splitter = TokenSplitter({"<" + "=" * n: n for n in range(1200)})
+    assert [n for _, _, n in splitter.find("<" + "=" * 1100 + " <==")] == [1100, 2]
+
+
 @given(TEXTS, st.integers(0, 10), st.integers(0, 10))
 def test_masking_keeps_every_place(text, begin, length):
     end = min(begin + length, len(text))

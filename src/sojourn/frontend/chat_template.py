@@ -12,12 +12,12 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
-from sojourn.errors import BadModelFile, InvalidRequest, StartupError
-from sojourn.frontend.hf_tokenizer import read_json
+from sojourn.errors import InvalidRequest, StartupError
 from sojourn.frontend.message_guard import MessageGuard, strings_in
 from sojourn.frontend.rendered_prompt import RenderedPrompt
 from sojourn.frontend.template_environment import TemplateEnvironment, TemplateRejectedError, render_within
 from sojourn.frontend.template_messages import MessageShape, content_text, shaped_messages
+from sojourn.frontend.template_sources import directory_sources, metadata_sources, read_template
 from sojourn.frontend.tokenizer import Tokenizer
 
 __all__ = ["ChatTemplate", "RenderedPrompt", "load_chat_template"]
@@ -48,11 +48,10 @@ class ChatTemplate:
         tool_source: str | None = None,
         time_limit: float = 5.0,
     ) -> None:
-        """`special_tokens`: the texts that message content may not use. `named_tokens`: more variables, such as
-        pad_token.
+        """Compiles and probes the template. Raises StartupError, with the line number, if it does not compile.
 
+        `special_tokens`: the texts that message content may not use. `named_tokens`: more variables, such as pad_token.
         `tool_source`: another template for requests with tools. `time_limit`: seconds that one rendering may take.
-        Raises StartupError, with the line number, if a template does not compile.
         """
         environment = TemplateEnvironment()
         self.source = source
@@ -74,34 +73,35 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] | None = None,
         trust_message_tokens: bool = False,
     ) -> RenderedPrompt:
-        """The prompt. Whatever goes wrong is an InvalidRequest with the template's message and without the prompt's
-        text.
+        """The prompt. Whatever goes wrong is an InvalidRequest, with the template's words and without the messages'.
 
-        `continue_final_message`: the prompt ends with the exact text of the last, assistant, message, for the model to
-        go on.
+        `continue_final_message`: the prompt ends with the exact text of the last message, the assistant's.
         `trust_message_tokens`: control tokens spelled in messages act as such.
         """
         template, shape = (self._with_tools, self._tool_shape) if tools else (self._plain, self._plain_shape)
-        chat = shaped_messages(messages, shape)
-        extra = self._checked_kwargs(template_kwargs or {})
         guard = _TRUSTING_GUARD if trust_message_tokens else self._guard
-        stand_ins = guard.stand_ins([chat, tools or [], extra], source=self.source)
-        prefill = None
-        if continue_final_message:
-            prefill = stand_ins.hide(_prefill(chat, add_generation_prompt))
-            _set_content(chat[-1], stand_ins.marker, shape)
-        variables = {
-            **self._tokens,
-            "documents": None,
-            **stand_ins.hide(extra),
-            "messages": stand_ins.hide(chat),
-            "tools": stand_ins.hide(list(tools)) if tools else None,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        try:
+            chat = shaped_messages(messages, shape)
+            extra = self._checked_kwargs(template_kwargs or {})
+            stand_ins = guard.stand_ins([chat, tools or [], extra], source=self.source)
+            prefill = None
+            if continue_final_message:
+                prefill = stand_ins.hide(_prefill(chat, add_generation_prompt))
+                _set_content(chat[-1], stand_ins.marker, shape)
+            variables = {
+                **self._tokens,
+                "documents": None,
+                **stand_ins.hide(extra),
+                "messages": stand_ins.hide(chat),
+                "tools": stand_ins.hide(list(tools)) if tools else None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+        except RecursionError as error:
+            raise InvalidRequest("the messages are nested too deeply", param="messages") from error
         try:
             text = render_within(template, variables, seconds=self._time_limit)
         except Exception as error:
-            raise InvalidRequest(_explained(error, chat), param="messages") from error
+            raise InvalidRequest(_explained(error, variables), param="messages") from error
         return stand_ins.restore(text if prefill is None else _continued(text, prefill, stand_ins.marker))
 
     def _checked_kwargs(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -142,17 +142,16 @@ class ChatTemplate:
 def load_chat_template(
     *, directory: Path | None, metadata: Mapping[str, Any] | None, override: Path | None, tokenizer: Tokenizer
 ) -> ChatTemplate | None:
-    """The template given by the operator or else by the model; None if there is none, since guessing one would be
-    wrong.
+    """The operator's template or else the model's own; None if there is none, for guessing one would be wrong.
 
     Raises StartupError for a file that can't be read or a template that doesn't compile.
     """
     if override is not None:
-        sources = {"default": _read(override)}
+        sources = {"default": read_template(override)}
     elif directory is not None:
-        sources = _directory_sources(directory)
+        sources = directory_sources(directory)
     else:
-        sources = _metadata_sources(metadata or {})
+        sources = metadata_sources(metadata or {})
     if "default" not in sources:
         return None
     named = tokenizer.named_tokens
@@ -202,49 +201,15 @@ def _continued(text: str, prefill: str, marker: str) -> str:
     return text[:at] + prefill
 
 
-def _explained(error: Exception, chat: Any) -> str:
-    """What went wrong, for the client: the template's own words, without the words of the messages."""
+def _explained(error: Exception, variables: Mapping[str, Any]) -> str:
+    """What went wrong, for the client: the template's own words, without those of the request."""
     if isinstance(error, TemplateRejectedError):
         message = error.message or ""
     elif isinstance(error, (TemplateError, TypeError)):
         message = f"the chat template failed: {error}"
     else:  # other exceptions may quote the values they failed on
         message = f"the chat template failed: {type(error).__name__}"
-    for text in sorted(strings_in(chat), key=len, reverse=True):
-        if len(text) >= _ECHO:
+    for text in sorted(strings_in(variables), key=len, reverse=True):
+        if len(text) >= _ECHO and not text.isidentifier():  # names of fields may stay
             message = message.replace(text, "[...]")
     return message[:_MAX_MESSAGE]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"can't read the chat template {path}: {error}") from error
-
-
-def _directory_sources(directory: Path) -> dict[str, str]:
-    """Where Hugging Face keeps templates, the newest place first."""
-    if (path := directory / "chat_template.jinja").is_file():
-        sources = {"default": _read(path)}
-        if (extra := directory / "additional_chat_templates" / "tool_use.jinja").is_file():
-            sources["tool_use"] = _read(extra)
-        return sources
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        if (value := read_json(directory / name).get("chat_template")) is not None:
-            return _named_sources(value, directory / name)
-    return {}
-
-
-def _named_sources(value: Any, path: Path) -> dict[str, str]:
-    if isinstance(value, str):
-        return {"default": value}
-    try:
-        return {str(entry["name"]): str(entry["template"]) for entry in value}
-    except (TypeError, KeyError) as error:
-        raise BadModelFile(f"{path}: chat_template is neither text nor a list of named templates") from error
-
-
-def _metadata_sources(metadata: Mapping[str, Any]) -> dict[str, str]:
-    keys = {"default": "tokenizer.chat_template", "tool_use": "tokenizer.chat_template.tool_use"}
-    return {name: metadata[key] for name, key in keys.items() if metadata.get(key)}

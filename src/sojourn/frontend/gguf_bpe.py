@@ -1,5 +1,6 @@
-"""Byte-level BPE (`tokenizer.ggml.model = gpt2`) from a GGUF vocabulary: tokens, merges and the pre-tokenizer the file
-names. Encodes nothing itself.
+"""Byte-level BPE (`tokenizer.ggml.model = gpt2`) from a GGUF vocabulary: tokens, merges, the named pre-tokenizer.
+
+Cuts no added tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from sojourn.errors import BadModelFile, UnsupportedModel
 from sojourn.frontend.gguf_vocabulary import GGUFModel, GGUFVocabulary, TokenType
 from sojourn.frontend.pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from sojourn.frontend.vocabulary import byte_level_bytes
+from sojourn.frontend.vocabulary import byte_level_bytes, byte_token_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +62,10 @@ def byte_level_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary, pre: P
 
 
 def _pair(line: str) -> tuple[str, str]:
-    # the first character belongs to the left part even if it is a space
-    left, separator, right = line[1:].partition(" ")
-    if not separator:
+    at = line.find(" ", 1)  # the first character belongs to the left part even if it is a space
+    if at < 0:
         raise BadModelFile(f"tokenizer.ggml.merges holds {line!r}, which is not a pair")
-    return line[0] + left, right
+    return line[:at], line[at + 1 :]
 
 
 def _splitting(patterns: Sequence[str]) -> pre_tokenizers.PreTokenizer:
@@ -78,6 +78,8 @@ def _bytes_of(tokens: GGUFVocabulary, token_id: int) -> bytes:
     match tokens.types[token_id]:
         case TokenType.NORMAL:
             return byte_level_bytes(text)
+        case TokenType.BYTE:
+            return byte_token_bytes(text)
         case TokenType.UNUSED | TokenType.UNDEFINED:  # rows that only pad the embedding matrix: they have no text
             return b""
     return text.encode()

@@ -16,6 +16,7 @@ from tokenizers import models
 
 from sojourn.errors import BadModelFile
 from sojourn.frontend.gguf_vocabulary import GGUFModel, GGUFVocabulary, TokenType
+from sojourn.frontend.vocabulary import byte_token_bytes
 
 SPACE = "\u2581"  # how SentencePiece writes a space
 
@@ -107,7 +108,7 @@ def _bytes_of(tokens: GGUFVocabulary, token_id: int) -> bytes:
     text = tokens.texts[token_id]
     match tokens.types[token_id]:
         case TokenType.BYTE:
-            return bytes([int(text[3:5], 16)])
+            return byte_token_bytes(text)
         case TokenType.NORMAL:
             return text.replace(SPACE, " ").encode()
         case TokenType.UNUSED | TokenType.UNDEFINED:

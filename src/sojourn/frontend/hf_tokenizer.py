@@ -1,6 +1,4 @@
-"""Builds a tokenizer from a Hugging Face directory: tokenizer.json, read by the `tokenizers` library, and the config
-files beside it.
-"""
+"""Builds a tokenizer from a Hugging Face directory: tokenizer.json and the config files beside it. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -17,21 +15,22 @@ from tokenizers import Tokenizer as Backend
 
 from sojourn.errors import BadModelFile, ModelNotFound, UnsupportedModel
 from sojourn.frontend.token_splitter import TokenSplitter, mask_spans
-from sojourn.frontend.vocabulary import SpecialTokens, Vocabulary, byte_level_bytes
+from sojourn.frontend.vocabulary import SpecialTokens, Vocabulary, byte_level_bytes, byte_token_bytes
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # These classes of transformers let tokenizer_config.json overrule the post-processor of tokenizer.json.
 _CLASSES_WITH_BOS_FLAG = re.compile(r"(Code)?Llama|Gemma|Cohere")
 
 
 def build_hf_tokenizer(directory: Path) -> tuple[Vocabulary, HFEncoder]:
-    """Raises ModelNotFound without tokenizer.json, BadModelFile for one the library can't read, UnsupportedModel for an
-    unknown decoder.
+    """The vocabulary and encoder of a directory.
+
+    Raises ModelNotFound without tokenizer.json, BadModelFile for one that the `tokenizers` library can't read,
+    UnsupportedModel for a decoder that is neither ByteLevel nor SentencePiece's.
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
-        raise ModelNotFound(f"{directory} has no tokenizer.json")
+        raise ModelNotFound(f"{directory} has no tokenizer.json (other tokenizer files are not read)")
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the library raises a bare Exception
@@ -41,15 +40,14 @@ def build_hf_tokenizer(directory: Path) -> tuple[Vocabulary, HFEncoder]:
     bytes_of, strips = _decoding(backend, path)
     texts = [backend.id_to_token(token_id) for token_id in range(_largest_id(backend) + 1)]
     special = _special_tokens(backend, directory)
-    return Vocabulary(
+    vocabulary = Vocabulary(
         texts, lambda token_id: bytes_of(texts[token_id] or ""), special, strip_leading_space=strips
-    ), HFEncoder(backend)
+    )
+    return vocabulary, HFEncoder(backend)
 
 
 class HFEncoder:
-    """Encodes with the library, and with a twin of it whose control tokens can't be spelled where message content must
-    stay text.
-    """
+    """Encodes with the library; where text must stay text, with a copy whose control tokens nobody can spell."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -73,8 +71,7 @@ class HFEncoder:
 
 
 class _GuardedBackend:
-    """A copy of a tokenizer in which each control token has a random name; the caller writes that name where the token
-    is meant.
+    """A copy of a tokenizer in which each control token has a random name, written only where the token is meant.
 
     The rest of the pipeline (normalizer, pre-tokenizer, what counts as the first word) is the library's own, so benign
     text gets the same ids.
@@ -141,11 +138,9 @@ def _decoder_steps(backend: Backend) -> list[dict[str, Any]]:
 
 
 def _sentencepiece_bytes(replacements: Sequence[tuple[str, str]], byte_fallback: bool, text: str) -> bytes:
-    if byte_fallback and (match := _BYTE_TOKEN.fullmatch(text)):
-        return bytes([int(match[1], 16)])
     for old, new in replacements:
         text = text.replace(old, new)
-    return text.encode()
+    return byte_token_bytes(text) if byte_fallback else text.encode()
 
 
 def _special_tokens(backend: Backend, directory: Path) -> SpecialTokens:

@@ -17,6 +17,7 @@ from sojourn.frontend.token_splitter import TokenSplitter
 
 T = TypeVar("T")
 _PRIVATE_USE = range(0x10FFFD, 0x100000 - 1, -1)  # supplementary private use area B
+_PRIVATE_CHAR = re.compile("[\U00100000-\U0010fffd]")
 
 
 class MessageGuard:
@@ -30,8 +31,7 @@ class MessageGuard:
         """Stand-ins for the control tokens that the strings inside `values` spell, for a template with this source."""
         strings = list(strings_in(values))
         found = {n for text in strings for _, _, n in self._splitter.find(text)}
-        texts = [source, *strings]
-        used = {char for text in texts if not text.isascii() for char in text if char >= "\U00100000"}
+        used = {char for text in (source, *strings) if not text.isascii() for char in _PRIVATE_CHAR.findall(text)}
         free = (chr(point) for point in _PRIVATE_USE if chr(point) not in used)
         return StandIns(self._splitter, {n: next(free) for n in sorted(found)}, self._tokens, next(free))
 

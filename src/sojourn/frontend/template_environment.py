@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateRuntimeError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 MAX_CHARS = 64 * 1024 * 1024  # of one text or the whole output: twice the largest request body

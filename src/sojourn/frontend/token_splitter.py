@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+_MAX_PREFIX_CHARS = 50_000_000
+
 
 class TokenSplitter:
     """Splits text at the given token texts. Immutable, so any thread may use it."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {text: token_id for text, token_id in ids.items() if text}
-        self._pattern = re.compile(_trie_pattern(self._ids)) if self._ids else None
+        self._pattern = _compiled(self._ids) if self._ids else None
         # Leftmost-longest matching equals longest-first unless two tokens can overlap; then the slow way is taken.
         self._longest_first = sorted(self._ids, key=len, reverse=True) if _may_overlap(self._ids) else None
 
@@ -58,6 +60,13 @@ def mask_spans(text: str, spans: Sequence[tuple[int, int]]) -> str:
     return "".join(parts)
 
 
+def _compiled(texts: Iterable[str]) -> re.Pattern[str]:
+    try:
+        return re.compile(_trie_pattern(texts))
+    except RecursionError:  # texts that begin alike for hundreds of characters; a plain list is slower but has no depth
+        return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+
+
 class _Node(dict[str, "_Node"]):
     """A trie node: next character -> node; the key "" marks the end of a text."""
 
@@ -90,6 +99,8 @@ def _may_overlap(texts: Iterable[str]) -> bool:
 
     Runs of the same character don't count: both orders split them alike.
     """
+    if sum(len(text) ** 2 for text in texts) > _MAX_PREFIX_CHARS:
+        return True  # too much to find out; the slow way is right for any tokens
     runs = {text for text in texts if len(set(text)) == 1}
     others = [text for text in texts if text not in runs]
     other_prefixes = {text[:n] for text in others for n in range(1, len(text) + 1)}

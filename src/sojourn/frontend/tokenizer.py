@@ -88,8 +88,9 @@ class Tokenizer:
         """
         data = self._bytes.get(token_id)
         if data is None:
-            known = 0 <= token_id < self.vocab_size and self._vocabulary.texts[token_id] is not None
-            data = self._bytes[token_id] = self._vocabulary.bytes_of(token_id) if known else b""
+            if not 0 <= token_id < self.vocab_size or self._vocabulary.texts[token_id] is None:
+                return b""
+            data = self._bytes[token_id] = self._vocabulary.bytes_of(token_id)
         return data
 
     def token_text(self, token_id: int) -> str:

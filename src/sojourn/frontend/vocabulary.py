@@ -5,6 +5,7 @@ Never encodes or decodes a sequence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,6 +22,7 @@ def byte_alphabet() -> dict[int, str]:
     return {**{byte: chr(byte) for byte in visible}, **{byte: chr(0x100 + n) for n, byte in enumerate(hidden)}}
 
 
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 BYTE_TO_CHAR = byte_alphabet()
 CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 
@@ -31,6 +33,12 @@ def byte_level_bytes(text: str) -> bytes:
         return bytes([CHAR_TO_BYTE[char] for char in text])
     except KeyError:
         return text.encode()
+
+
+def byte_token_bytes(text: str) -> bytes:
+    """The byte of a SentencePiece byte token such as `<0x0A>`; any other token stands for its UTF-8 bytes."""
+    match = _BYTE_TOKEN.fullmatch(text)
+    return bytes([int(match[1], 16)]) if match else text.encode()
 
 
 @dataclass(frozen=True, slots=True)
