@@ -58,6 +58,17 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], type[StartupError], str]] = {
     "key length 2**62": (with_entry(struct.pack("<Q", 2**62) + b"x" * 64), BadModelFile, "metadata key 0"),
     "key longer than allowed": (with_entry(g.entry("k" * 70_000, g.UINT8, 1)), BadModelFile, "65535 allowed"),
     "key not UTF-8": (with_entry(g.entry(b"\xff\xfe", g.UINT8, 1)), BadModelFile, "UTF-8"),
+    "key with an escape sequence": (
+        with_entry(g.entry("\x1b]0;x\x07", g.UINT8, 1)),
+        BadModelFile,
+        "metadata key 0 has control characters: '\\x1b]0;x\\x07'",
+    ),
+    "name with a line break": (with_tensor(g.tensor("x\ny", [32], offset=512)), BadModelFile, "control characters"),
+    "architecture with a line break": (
+        replaced("general.architecture", g.entry("general.architecture", g.STRING, "a\nb" * 1000)),
+        UnsupportedModel,
+        "'a\\nba",
+    ),
     "key twice": (with_entry(g.LLAMA_ENTRIES[1]), BadModelFile, "appears twice"),
     "string length 2**62": (
         with_entry(g.string("s") + struct.pack("<IQ", g.STRING, 2**62) + b"x" * 64),
@@ -113,7 +124,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], type[StartupError], str]] = {
     "offset not aligned": (with_tensor(g.tensor("x", [8], offset=516)), BadModelFile, "multiple of 32"),
     "tensors overlap": (with_tensor(g.tensor("x", [32], offset=256)), BadModelFile, "overlaps"),
     "tensor twice": (with_tensor(g.tensor("token_embd.weight", [32], offset=512)), BadModelFile, "appears twice"),
-    "name longer than allowed": (with_tensor(g.tensor("n" * 2000, [32], offset=512)), BadModelFile, "1024 allowed"),
+    "name longer than allowed": (with_tensor(g.tensor("n" * 2000, [32], offset=512)), BadModelFile, "256 allowed"),
     "name not UTF-8": (with_tensor(g.tensor(b"\xff", [32], offset=512)), BadModelFile, "UTF-8"),
     "a type not read": (with_tensor(g.tensor("x", [256], kind=16, offset=512)), UnsupportedModel, "IQ2_XXS"),
     "a type nobody knows": (with_tensor(g.tensor("x", [256], kind=99, offset=512)), UnsupportedModel, "type 99"),

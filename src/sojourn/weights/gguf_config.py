@@ -80,7 +80,7 @@ def translate_config(path: Path, metadata: GGUFMetadata, tensors: dict[str, Tens
     family = _FAMILIES.get(reader.architecture)
     if family is None:
         raise UnsupportedModel(
-            f"{path}: the architecture {reader.architecture!r} is not supported; these are: {', '.join(_FAMILIES)}"
+            f"{path}: the architecture {reader.architecture[:60]!r} is not supported; these are: {', '.join(_FAMILIES)}"
         )
     if reader.flag("attention.causal") is False:
         raise UnsupportedModel(f"{path}: this is an embedding model; only models that generate text are supported")
@@ -140,7 +140,7 @@ def _rope_scaling(reader: MetadataReader) -> dict[str, Any] | None:
     if kind in (None, "linear"):
         return {"rope_type": "linear", "factor": factor}
     if kind != "yarn":
-        raise UnsupportedModel(f"{reader.path}: the RoPE scaling {kind!r} is not supported; linear and yarn are")
+        raise UnsupportedModel(f"{reader.path}: the RoPE scaling {kind[:60]!r} is not supported; linear and yarn are")
     scaling = {
         "rope_type": "yarn",
         "factor": factor,

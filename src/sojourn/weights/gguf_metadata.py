@@ -96,6 +96,13 @@ class Cursor:
         self.position += length
         return _decode(raw, self.file, what)
 
+    def name(self, what: str, limit: int) -> str:
+        """A string that messages may quote: printable, so that no file can write to a terminal what it likes."""
+        text = self.string(what, limit)
+        if not text.isprintable():
+            raise BadModelFile(f"{self.file.path}: {what} has control characters: {text[:100]!r}; the file is damaged")
+        return text
+
     def value_type(self, what: str) -> ValueType:
         code = self.number(ValueType.UINT32, f"the type of {what}")
         if code not in ValueType._value2member_map_:
@@ -122,9 +129,9 @@ def read_metadata(cursor: Cursor, count: int) -> GGUFMetadata:
         )
     entries: dict[str, Any] = {}
     for index in range(count):
-        key = cursor.string(f"metadata key {index}", MAX_KEY_BYTES)
+        key = cursor.name(f"metadata key {index}", MAX_KEY_BYTES)
         if key in entries:
-            raise BadModelFile(f"{path}: the metadata key {key!r} appears twice")
+            raise BadModelFile(f"{path}: the metadata key {key[:100]!r} appears twice")
         kind = cursor.value_type(key)
         if kind is ValueType.ARRAY:
             entries[key] = _measure_array(cursor, key)

@@ -18,6 +18,7 @@ from sojourn.weights.mapped_file import MappedFile, guess_content, map_file
 
 MAX_TENSORS = 1 << 17
 MAX_DIMENSIONS = 4
+MAX_NAME_BYTES = 256
 MAX_ALIGNMENT = 1 << 16
 _TENSOR_RECORD_MIN_BYTES = 8 + 4 + 8 + 4 + 8  # name length, dimensions, one dimension, type, offset
 _DEFAULT_ALIGNMENT = 32
@@ -97,7 +98,7 @@ def _alignment(path: Path, metadata: GGUFMetadata) -> int:
 def _read_record(cursor: Cursor, index: int) -> TensorInfo:
     """One row of the tensor table; its offset still counts from the start of the tensor data."""
     path = cursor.file.path
-    name = cursor.string(f"the name of tensor {index}", limit=1024)
+    name = cursor.name(f"the name of tensor {index}", MAX_NAME_BYTES)
     dimensions = cursor.number(ValueType.UINT32, f"the dimensions of {name}")
     if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise BadModelFile(f"{path}: {name} has {dimensions} dimensions, not 1 to {MAX_DIMENSIONS}; it is damaged")

@@ -62,7 +62,9 @@ def _text_config(path: Path, stated: dict[str, Any]) -> dict[str, Any]:
     quantization = stated.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        raise UnsupportedModel(f"{path}: quantized with {method}, which is not read; use a GGUF file or the original")
+        raise UnsupportedModel(
+            f"{path}: quantized with {str(method)[:60]!r}, which is not read; use a GGUF file or the original"
+        )
     text = stated.get("text_config")
     if not isinstance(text, dict):
         return stated
@@ -102,8 +104,8 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
         raise BadModelFile(f"{index}: has no weight_map of names; fetch the file again")
     for name in set(where.values()):
-        if Path(name).name != name or name in ("", ".", "..") or "\\" in name:
-            raise BadModelFile(f"{index}: names a shard outside its folder: {name[:100]}")
+        if Path(name).name != name or name in ("", ".", "..") or "\\" in name or not name.isprintable():
+            raise BadModelFile(f"{index}: names a shard outside its folder: {name[:100]!r}")
     return where
 
 
@@ -117,7 +119,7 @@ def _indexed_tensors(index: Path) -> dict[str, SafetensorInfo]:
     tensors: dict[str, SafetensorInfo] = {}
     for tensor, shard in where.items():
         if tensor not in shards[shard]:
-            raise BadModelFile(f"{index}: says that {tensor[:200]} is in {shard}, but it is not there")
+            raise BadModelFile(f"{index}: says that {tensor[:200]!r} is in {shard}, but it is not there")
         tensors[tensor] = shards[shard][tensor]
     return tensors
 
@@ -130,5 +132,5 @@ def _end_tokens(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
         stated = config.get("eos_token_id")
     tokens = stated if isinstance(stated, list) else [] if stated is None else [stated]
     if not all(type(token) is int and token >= 0 for token in tokens):
-        raise BadModelFile(f"{path}: eos_token_id is {str(stated)[:100]}, not a token id or a list of them")
+        raise BadModelFile(f"{path}: eos_token_id is {str(stated)[:100]!r}, not a token id or a list of them")
     return tuple(dict.fromkeys(tokens))

@@ -18,6 +18,7 @@ from sojourn.errors import BadModelFile
 from sojourn.weights.mapped_file import MappedFile, guess_content, map_file
 
 MAX_HEADER_BYTES = 32 << 20  # a hundred thousand tensors take half of it
+MAX_NAME_LENGTH = 256
 _ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "BOOL": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
@@ -72,19 +73,21 @@ def _parse_header(path: Path, raw: bytes) -> dict[str, Any]:
 
 
 def _read_entry(file: MappedFile, data_start: int, name: str, entry: Any) -> SafetensorInfo:
+    if not name.isprintable() or len(name) > MAX_NAME_LENGTH:
+        raise BadModelFile(f"{file.path}: the tensor name {name[:100]!r} is too long or has control characters")
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         whole = all(type(value) is int and value >= 0 for value in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole or not isinstance(dtype, str) or len(shape) > 8:
-        raise BadModelFile(f"{file.path}: the header entry of {name[:200]} is malformed; the file is damaged")
+        raise BadModelFile(f"{file.path}: the header entry of {name} is malformed; the file is damaged")
     item_bytes = _ITEM_BYTES.get(dtype)
     if item_bytes is None:
-        raise BadModelFile(f"{file.path}: {name[:200]} has the unknown dtype {dtype[:40]}")
+        raise BadModelFile(f"{file.path}: {name} has the unknown dtype {dtype[:40]!r}")
     if end - begin != prod(shape) * item_bytes:
         raise BadModelFile(
-            f"{file.path}: {name[:200]} is {dtype} of shape {shape}, which does not take {end - begin} bytes; "
+            f"{file.path}: {name} is {dtype} of shape {str(shape)[:100]}, which does not take {end - begin} bytes; "
             "the file is damaged"
         )
     return SafetensorInfo(name, dtype, tuple(shape), file, data_start + begin, end - begin)
@@ -94,7 +97,7 @@ def _check_extent(file: MappedFile, data_start: int, tensors: dict[str, Safetens
     end = data_start
     for info in sorted(tensors.values(), key=lambda item: (item.offset, item.nbytes)):
         if info.offset < end:
-            raise BadModelFile(f"{file.path}: {info.name[:200]} overlaps another tensor; the file is damaged")
+            raise BadModelFile(f"{file.path}: {info.name} overlaps another tensor; the file is damaged")
         end = info.offset + info.nbytes
     if end > file.size:
         raise BadModelFile(
