@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -21,6 +22,10 @@ def wheel_of(member: str, data: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(password.encode()).decode()
+
+
 @dataclass
 class PackageServer:
     """What is served, what goes wrong, and what was asked for."""
@@ -32,6 +37,7 @@ class PackageServer:
     cut_after: list[int] = field(default_factory=list)  # each wheel request uses one up: bytes sent before the cut
     errors: list[int] = field(default_factory=list)  # each wheel request uses one up: a status sent instead
     ranges: bool = True
+    password: str | None = None  # "user:password" that every request must bring
     requests: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range header
 
     def wheel_requests(self) -> list[str | None]:
@@ -62,6 +68,9 @@ def serve_packages() -> Iterator[PackageServer]:
         def do_GET(self) -> None:
             asked = self.headers.get("Range")
             state.requests.append((self.path, asked))
+            if state.password and self.headers.get("Authorization") != basic(state.password):
+                self.send(401, "text/plain", b"")
+                return
             if match := re.fullmatch(r"/simple/([^/]+)/", self.path):
                 page = state.page(match[1])
                 self.send(200 if page else 404, *(page or ("text/plain", b"no such package")))

@@ -209,6 +209,20 @@ def test_absent_package_and_version_are_named(index: PackageServer, cache: Path)
         resolve("tiny:1b")
 
 
+@pytest.mark.parametrize("html", [False, True], ids=["json", "html"])
+def test_private_index_gets_its_credentials_and_no_message_does(
+    html: bool, index: PackageServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.html, index.password = html, "me:sec@ret"
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:wrong%40word@") + "/simple")
+    with pytest.raises(StartupError) as caught:
+        resolve("tiny:1b")
+    assert "401" in str(caught.value) or "Unauthorized" in str(caught.value)
+    assert "word" not in str(caught.value)
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:sec%40ret@") + "/simple")
+    assert resolve("tiny:1b").read_bytes() == WHOLE
+
+
 def test_page_that_is_no_index_is_refused(index: PackageServer, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         PackageServer, "page", lambda self, package: ("application/json", b'{"message": "log in, please"}')

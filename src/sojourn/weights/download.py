@@ -6,6 +6,7 @@ for the rest (HTTP Range). Nothing gets its final name before its SHA-256 is rig
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import time
 import urllib.error
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sojourn.errors import StartupError
 
@@ -31,9 +33,24 @@ def silent(label: str, done: int, total: int | None) -> None:
 
 
 def open_url(url: str, headers: dict[str, str]) -> Any:
-    """An open response. URLError, which HTTPError is one of, when there is none."""
-    request = urllib.request.Request(url, headers={"User-Agent": "sojourn", **headers})
-    return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+    """An open response. `user:password@` in the URL is sent as basic authentication. OSError when there is none."""
+    user, clean = split_credentials(url)
+    if user:
+        token = base64.b64encode(unquote(user).encode()).decode()
+        headers = {**headers, "Authorization": f"Basic {token}"}
+    request = urllib.request.Request(clean, headers={"User-Agent": "sojourn", **headers})
+    try:
+        return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection; status and reason stay readable
+        raise
+
+
+def split_credentials(url: str) -> tuple[str, str]:
+    """("user:password" or "", the URL without it): only the second may appear in a message."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    return user, urlunsplit(parts._replace(netloc=host))
 
 
 def download(url: str, target: Path, *, sha256: str, label: str, progress: Progress = silent) -> None:
@@ -42,6 +59,7 @@ def download(url: str, target: Path, *, sha256: str, label: str, progress: Progr
     StartupError: no connection after several tries, or content whose SHA-256 is not `sha256`.
     """
     part = target.with_name(target.name + ".part")
+    shown = split_credentials(url)[1]
     for fresh in (False, True):
         resumed = part.exists() and part.stat().st_size > 0
         _fetch_all(url, part, label, progress)
@@ -52,13 +70,13 @@ def download(url: str, target: Path, *, sha256: str, label: str, progress: Progr
         part.unlink()
         if fresh or not resumed:  # what was resumed may have been damaged long ago: one try from the start
             raise StartupError(
-                f"{label}: wrong checksum from {url}: expected SHA-256 {sha256}, found {found}; try again later"
+                f"{label}: wrong checksum from {shown}: expected SHA-256 {sha256}, found {found}; try again later"
             )
 
 
 def _fetch_all(url: str, part: Path, label: str, progress: Progress) -> None:
     """Repeat until the file is whole, each time asking for the rest. A try that brought bytes does not count."""
-    failures = 0
+    failures, shown = 0, split_credentials(url)[1]
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
@@ -66,14 +84,14 @@ def _fetch_all(url: str, part: Path, label: str, progress: Progress) -> None:
             return
         except urllib.error.HTTPError as error:
             if error.code < 500 and error.code not in (408, 429):
-                raise StartupError(f"{label}: {url} answers {error.code} {error.reason}") from None
+                raise StartupError(f"{label}: {shown} answers {error.code} {error.reason}") from None
             reason = f"{error.code} {error.reason}"
         except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", error))
         grown = part.exists() and part.stat().st_size > before
         failures = 1 if grown else failures + 1
         if failures >= _ATTEMPTS:
-            raise StartupError(f"{label}: cannot download {url}: {reason}; run the command again to continue")
+            raise StartupError(f"{label}: cannot download {shown}: {reason}; run the command again to continue")
         time.sleep(_FIRST_PAUSE_S * 2 ** (failures - 1))
 
 

