@@ -105,8 +105,8 @@ def main() -> None:
     llm = LLM(args.model, max_num_batched_tokens=64)
 
     print(f"# {text['ids']}")
-    ids = [list(range(1000 + 100 * i, 1012 + 100 * i)) for i in range(3)]
-    report(*trace(llm.engine, ids, list(range(2000, 2141))), text)
+    ids = [list(range(100 * i, 100 * i + 12)) for i in (1, 2, 3)]
+    report(*trace(llm.engine, ids, list(range(500, 641))), text)
 
     print(f"\n# {text['chat']}")
 

@@ -20,7 +20,8 @@ def cache_dir() -> Path:
 
 def offline() -> bool:
     """SOJOURN_OFFLINE or HF_HUB_OFFLINE: never touch the network."""
-    return any(os.environ.get(name, "").lower() in {"1", "true", "yes", "on"} for name in ("SOJOURN_OFFLINE", "HF_HUB_OFFLINE"))
+    values = (os.environ.get(name, "") for name in ("SOJOURN_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(value.lower() in {"1", "true", "yes", "on"} for value in values)
 
 
 def audit_every_step() -> bool:

@@ -6,7 +6,8 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from sojourn.config import CacheConfig, EngineConfig, SchedulerConfig
 from sojourn.core.build import build_from_model
@@ -48,13 +49,13 @@ class LLMEngine:
     ) -> None:
         config = EngineConfig(
             model=str(model.checkpoint.path),
-            eos_token_ids=(eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id or ()),
             max_model_len=max_model_len,
             threads=threads,
             scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
             cache=cache or CacheConfig(),
         )
         self.core = build_from_model(model, config)
+        self._eos = (eos_token_id,) if isinstance(eos_token_id, int) else tuple(eos_token_id or ())
         self._names = itertools.count()
 
     @property
@@ -72,6 +73,7 @@ class LLMEngine:
                 request_id=str(next(self._names)),
                 prompt_ids=list(prompt_ids),
                 params=params or SamplingParams(),
+                eos_token_ids=self._eos,
                 arrival_ns=time.monotonic_ns(),
             )
         )
@@ -125,18 +127,17 @@ class LLM:
     """
 
     def __init__(self, model: str = EngineConfig().model, *, chat_template: str | None = None, **engine: Any) -> None:
-        """`engine` are the keyword arguments of LLMEngine, except `eos_token_id`, which the model knows."""
+        """`chat_template` is a file. `engine` are arguments of LLMEngine; `eos_token_id` is the tokenizer's."""
         opened = Model.from_pretrained(model)
         checkpoint = opened.checkpoint
         self.tokenizer = load_tokenizer(directory=checkpoint.directory, metadata=checkpoint.metadata)
         self.chat_template = load_chat_template(
             directory=checkpoint.directory,
             metadata=checkpoint.metadata,
-            override=chat_template,
+            override=None if chat_template is None else Path(chat_template),
             tokenizer=self.tokenizer,
         )
-        eos = dict.fromkeys([*checkpoint.eos_token_ids, *self.tokenizer.eos_token_ids])
-        self.engine = LLMEngine(opened, eos_token_id=list(eos), **engine)
+        self.engine = LLMEngine(opened, eos_token_id=self.tokenizer.eos_token_ids, **engine)
 
     def generate(
         self,
@@ -147,9 +148,8 @@ class LLM:
 
         Raises InvalidRequest or ContextLengthExceeded before anything is computed.
         """
-        several = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = [self.tokenizer.encode(p) if isinstance(p, str) else [int(token_id) for token_id in p] for p in several]
-        return self._run(ids, params)
+        several: Sequence[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else prompts
+        return self._run([self.tokenizer.encode(p) if isinstance(p, str) else list(p) for p in several], params)
 
     def chat(
         self,
@@ -161,7 +161,8 @@ class LLM:
         """Answer one conversation, or several at once, through the model's chat template."""
         if self.chat_template is None:
             raise InvalidRequest("This model has no chat template; give one, or use generate().", param="messages")
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        single = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = cast("Sequence[Sequence[Message]]", [messages] if single else messages)
         rendered = [self.chat_template.render(each, template_kwargs=template_kwargs) for each in conversations]
         return self._run([self.tokenizer.encode_prompt(prompt) for prompt in rendered], params)
 
@@ -187,7 +188,7 @@ class LLM:
         self, prompt_ids: list[int], params: SamplingParams, choices: dict[str, tuple[ChoiceState, RequestOutput]]
     ) -> RequestOutput:
         result = RequestOutput("", prompt_ids, [CompletionOutput(index) for index in range(params.n)])
-        for index, wanted in enumerate(choice_params(params, len(prompt_ids), self.engine.core.info)):
+        for index, wanted in enumerate(choice_params(params)):
             request = self.engine.add_request(prompt_ids, wanted)
             result.request_id = result.request_id or request.request_id
             choices[request.request_id] = ChoiceState(index, self.tokenizer, params), result

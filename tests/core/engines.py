@@ -23,12 +23,11 @@ def make_engine(
     max_num_seqs: int = 16,
     budget: int = 64,
     caching: bool = True,
-    eos: Sequence[int] = (0,),
     script: Script | None = None,
 ) -> EngineCore:
     script = script or Script(vocab_size=VOCAB)
     kv = KVManager(num_blocks, block_size, enable_prefix_caching=caching)
-    scheduler = Scheduler(kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, eos_token_ids=eos)
+    scheduler = Scheduler(kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
     backend = ScriptedBackend(script, num_blocks, block_size)
     runner = ModelRunner(backend, Sampler(script.vocab_size, max_num_seqs))
     info = EngineInfo(
@@ -59,12 +58,18 @@ def add(
     max_tokens: int | None = 8,
     priority: int = 0,
     cache_salt: str = "",
+    eos: Sequence[int] = (0,),
     **params: object,
 ) -> Request:
     sampling = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **params})
     return engine.add_request(
         EngineRequest(
-            request_id=request_id, prompt_ids=list(prompt), params=sampling, priority=priority, cache_salt=cache_salt
+            request_id=request_id,
+            prompt_ids=list(prompt),
+            params=sampling,
+            priority=priority,
+            cache_salt=cache_salt,
+            eos_token_ids=tuple(eos),
         )
     )
 

@@ -105,7 +105,7 @@ def test_stats_count_what_happened() -> None:
 
 def test_b18_ends_and_limits() -> None:
     script = Script(lines=[Line(prompt=[1], tokens=[5, 6, 3, 7, 8]), Line(prompt=[2], tokens=[])])
-    engine = make_engine(script=script, eos=(0, 3))
+    engine = make_engine(script=script)
     cases = {
         "second end id": ([1], {}, [5, 6, 3], FinishReason.STOP, None),
         "ignored": ([1], {"ignore_eos": True, "max_tokens": 8}, [5, 6, 3, 7, 8, 0, 0, 0], FinishReason.LENGTH, None),
@@ -114,11 +114,11 @@ def test_b18_ends_and_limits() -> None:
         "limit": ([1], {"max_tokens": 2}, [5, 6], FinishReason.LENGTH, None),
     }
     for name, (prompt, params, expected, reason, stop_id) in cases.items():
-        request = add(engine, name, prompt, **params)
+        request = add(engine, name, prompt, eos=(0, 3), **params)
         last = run(engine)[-1]
         assert request.output_ids == expected, name
         assert (last.finish_reason, last.stop_token_id) == (reason, stop_id), name
-    held = add(engine, "min_tokens", [2], min_tokens=4, max_tokens=9)
+    held = add(engine, "min_tokens", [2], min_tokens=4, max_tokens=9, eos=(0, 3))
     run(engine)
     assert len(held.output_ids) == 5
     assert held.output_ids[-1] == 0

@@ -30,7 +30,7 @@ TIMEOUT = 30.0
 
 def request(request_id, prompt_ids=(1, 2, 3), **params):
     params = SamplingParams(**{"max_tokens": 4, "temperature": 0.0, **params})
-    return EngineRequest(request_id=request_id, prompt_ids=list(prompt_ids), params=params)
+    return EngineRequest(request_id=request_id, prompt_ids=list(prompt_ids), params=params, eos_token_ids=(0,))
 
 
 def run(coroutine):

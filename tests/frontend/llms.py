@@ -59,7 +59,6 @@ async def scripted(
     options = {"num_blocks": 64, "block_size": 4, "max_num_seqs": llm_options.get("max_num_seqs", 16)}
     engine = make_engine(
         **(options | (engine_options or {})),
-        eos=(EOS,),
         script=Script(vocab_size=VOCAB_SIZE, lines=list(lines), eos_token_id=EOS, **(script or {})),
     )
     llm = make_llm(ThreadLauncher(lambda end: serve(lambda on_progress: engine, end)), **llm_options)

@@ -70,7 +70,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         isa="NumPy",
         load_seconds=time.perf_counter() - started,
     )
-    return _assemble(config, backend, plan, info, config.eos_token_ids or model.eos_token_ids)
+    return _assemble(config, backend, plan, info)
 
 
 def _build_scripted(config: EngineConfig) -> EngineCore:
@@ -101,18 +101,15 @@ def _build_scripted(config: EngineConfig) -> EngineCore:
         load_seconds=0.0,
     )
     backend = ScriptedBackend(script, plan.num_blocks, config.cache.block_size)
-    return _assemble(config, backend, plan, info, config.eos_token_ids or (script.eos_token_id,))
+    return _assemble(config, backend, plan, info)
 
 
-def _assemble(
-    config: EngineConfig, backend: Backend, plan: MemoryPlan, info: EngineInfo, eos_token_ids: tuple[int, ...]
-) -> EngineCore:
+def _assemble(config: EngineConfig, backend: Backend, plan: MemoryPlan, info: EngineInfo) -> EngineCore:
     kv = KVManager(plan.num_blocks, config.cache.block_size, enable_prefix_caching=config.cache.enable_prefix_caching)
     scheduler = Scheduler(
         kv,
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-        eos_token_ids=eos_token_ids,
     )
     sampler = Sampler(info.vocab_size, config.scheduler.max_num_seqs, logprobs_mode=config.logprobs_mode)
     return EngineCore(scheduler, ModelRunner(backend, sampler), info)

@@ -135,7 +135,7 @@ class EngineCore:
             slot=request.slot,
             params=request.params,
             seed=request.seed,
-            eos_token_ids=tuple(self.scheduler.eos_token_ids),
+            eos_token_ids=request.spec.eos_token_ids,
             prompt_ids=request.prompt_ids,
             output_ids=request.output_ids,
         )

@@ -60,13 +60,11 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        eos_token_ids: Sequence[int] = (),
     ) -> None:
         self.kv = kv
         self.max_num_batched_tokens = max_num_batched_tokens
         # A step must hold one token of every running request, so there are never more of them than tokens.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
-        self.eos_token_ids = frozenset(eos_token_ids)
         self.waiting: list[Request] = []  # by rank
         self.running: list[Request] = []  # by rank
         self.counters = Counters()
@@ -295,7 +293,7 @@ class Scheduler:
         self.kv.advance(request, num_new)
 
     def _delta(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> TokenDelta:
-        ended = check_stop(request, self.eos_token_ids)
+        ended = check_stop(request)
         if ended is not None:
             self._finish(request, ended[0])
         first = len(request.output_ids) <= 1

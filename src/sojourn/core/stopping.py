@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from sojourn.core.request import Request
 from sojourn.records import FinishReason
 
 
-def check_stop(request: Request, eos_token_ids: Collection[int]) -> tuple[FinishReason, int | None] | None:
+def check_stop(request: Request) -> tuple[FinishReason, int | None] | None:
     """Why the request ends now, with the user's stop token id if that ended it; None while it goes on.
 
     Stop ids count only once min_tokens exist; the sampler masks them until then. `max_tokens` was cut to the context
@@ -19,7 +17,7 @@ def check_stop(request: Request, eos_token_ids: Collection[int]) -> tuple[Finish
         last = output[-1]
         if last in params.stop_token_ids:
             return FinishReason.STOP, last
-        if not params.ignore_eos and last in eos_token_ids:
+        if not params.ignore_eos and last in request.spec.eos_token_ids:
             return FinishReason.STOP, None
     if len(output) >= request.max_tokens:
         return FinishReason.LENGTH, None

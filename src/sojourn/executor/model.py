@@ -46,10 +46,6 @@ class Model:
         return cls(checkpoint, config, graph)
 
     @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        return self.checkpoint.eos_token_ids
-
-    @property
     def kv_bytes_per_token(self) -> int:
         return KVStorage.block_bytes(self.graph.layers, 1)
 

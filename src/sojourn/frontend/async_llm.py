@@ -166,13 +166,12 @@ class AsyncLLM:
                 request_id=engine_id,
                 prompt_ids=prompt_ids,
                 params=wanted,
+                eos_token_ids=self.tokenizer.eos_token_ids,
                 priority=priority,
                 cache_salt=cache_salt,
                 arrival_ns=arrival_ns,
             )
-            for engine_id, wanted in zip(
-                self._engine_ids(request_id, params.n), choice_params(params, len(prompt_ids), self.info), strict=True
-            )
+            for engine_id, wanted in zip(self._engine_ids(request_id, params.n), choice_params(params), strict=True)
         ]
         choices = {
             request.request_id: ChoiceState(index, self.tokenizer, params, continues_text=continues_text)

@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 
 from sojourn.errors import InvalidRequest
-from sojourn.records import EngineInfo, SamplingParams
+from sojourn.records import SamplingParams
 
 MAX_PRIORITY = 2**31 - 1
 MAX_SALT_CHARS = 256
@@ -20,18 +20,10 @@ def check_routing(priority: int, cache_salt: str) -> None:
         raise InvalidRequest(f"cache_salt may have at most {MAX_SALT_CHARS} characters.", param="cache_salt")
 
 
-def choice_params(params: SamplingParams, num_prompt_tokens: int, info: EngineInfo) -> list[SamplingParams]:
-    """What each of the `n` choices asks of the engine: max_tokens cut to the context, a seed of its own."""
-    room = info.max_model_len - num_prompt_tokens
-    max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+def choice_params(params: SamplingParams) -> list[SamplingParams]:
+    """What each of the `n` choices asks of the engine: everything alike, but a seed of its own."""
     return [
-        msgspec.structs.replace(
-            params,
-            n=1,
-            max_tokens=max_tokens,
-            min_tokens=min(params.min_tokens, max_tokens),
-            seed=None if params.seed is None else choice_seed(params.seed, index),
-        )
+        msgspec.structs.replace(params, n=1, seed=None if params.seed is None else choice_seed(params.seed, index))
         for index in range(params.n)
     ]
 
