@@ -54,3 +54,10 @@ def test_a_sampling_value_out_of_range_is_one_line(sojourn):
     ran = sojourn("generate", "-p", "x", "--temperature", "9")
     assert ran.code == 1
     assert ran.err == "sojourn: temperature must be between 0 and 2.\n"
+
+
+@pytest.mark.parametrize(("args", "word"), [(("smollm2:135m",), "MODEL"), (("--threads", "2"), "--threads")])
+def test_chat_with_a_server_takes_no_model_of_its_own(sojourn, args, word):
+    ran = sojourn("chat", *args, "--url", "http://127.0.0.1:9")
+    assert ran.code == 2
+    assert f"leave out {word}" in ran.err

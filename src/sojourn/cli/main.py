@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, settings, with_options
+from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, settings, with_options
 from sojourn.errors import SojournError
 
 app = typer.Typer(
@@ -19,8 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # a traceback is for us; users get one line, see run()
 )
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, envvar="SOJOURN_MODEL", show_envvar=False)]
-# What a model run without a server can be given.
-OFFLINE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory", "chat_template")
+# What a model that runs without a server can be given.
+GENERATE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory")
+CHAT_OPTIONS = (*GENERATE_OPTIONS, "chat_template")
 
 
 @app.command()
@@ -34,8 +35,9 @@ def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
 
 
 @app.command()
-@with_options(OFFLINE_OPTIONS)
+@with_options(CHAT_OPTIONS)
 def chat(
+    context: typer.Context,
     model: Model = DEFAULT_MODEL,
     *,
     url: Annotated[str | None, typer.Option(help="Talk to a server instead, e.g. http://127.0.0.1:8000.")] = None,
@@ -46,6 +48,10 @@ def chat(
     **options: Any,
 ) -> None:
     """Talk to a model in the terminal. /clear starts over, /exit leaves."""
+    local = [name for name in ("model", *CHAT_OPTIONS) if _is_given(context, name)]
+    if url is not None and local:
+        words = ["MODEL" if name == "model" else flag(name) for name in local]
+        raise typer.BadParameter(f"the server at {url} has its model already; leave out {', '.join(words)}.")
     settled = settings(model, options)
     from sojourn.cli.chat import chat_command  # here: its imports take longer than --help may
     from sojourn.records import SamplingParams
@@ -55,7 +61,7 @@ def chat(
 
 
 @app.command()
-@with_options(OFFLINE_OPTIONS)
+@with_options(GENERATE_OPTIONS)
 def generate(
     prompt: Annotated[str, typer.Option("-p", "--prompt", help="Text to continue.")],
     model: Model = DEFAULT_MODEL,
@@ -103,6 +109,11 @@ def doctor(
     from sojourn.cli.doctor import doctor_command  # here: NumPy takes longer than --help may
 
     doctor_command(model, host=host, port=port)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _version(asked: bool) -> None:
