@@ -173,8 +173,8 @@ class FakeEngine:
 
     async def abort(self, request_id: str) -> None:
         if request_id in self.active:
+            self.aborted.append(request_id)  # first: tests in another thread wait for `active` to empty
             self.active.discard(request_id)
-            self.aborted.append(request_id)
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109  the seam's name
         self.drained = timeout

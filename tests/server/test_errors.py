@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from sojourn import errors
 from sojourn.server.error_map import describe
+from tests.server.conftest import Live, wait_for
 from tests.server.fake_engine import FakeEngine
 
 CHAT = "/v1/chat/completions"
@@ -102,6 +104,14 @@ def test_b90_a_model_name_is_only_compared(http: httpx.Client, name: str) -> Non
     assert (error["code"], error["param"]) == ("model_not_found", "model")
 
 
+def test_b46_what_is_not_http_is_400_too(live: Live) -> None:
+    with socket.create_connection(live.address) as raw:
+        raw.sendall(b"BREW /tea HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = raw.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "bad_request"
+
+
 def test_b90_encoded_slashes_in_a_model_path_are_404(http: httpx.Client) -> None:
     reply = http.get("/v1/models/..%2f..%2fetc")
     assert reply.status_code == 404
@@ -119,8 +129,8 @@ def test_a_refused_prompt_takes_back_those_admitted_before_it(http: httpx.Client
     engine.refuse = lambda request_id: errors.QueueFull("full") if request_id.endswith("-2") else None
     reply = http.post("/v1/completions", json={"prompt": ["a", "b", "c", "d"]})
     assert reply.status_code == 429
+    wait_for(lambda: engine.active == set())
     assert len(engine.aborted) == 2
-    assert engine.active == set()
 
 
 def test_an_unexpected_exception_is_a_plain_500(http: httpx.Client, engine: FakeEngine) -> None:

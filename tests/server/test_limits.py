@@ -22,9 +22,10 @@ HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 def answer_of(raw: socket.socket) -> bytes:
+    """One whole JSON answer, head and body."""
     raw.settimeout(10)
     data = b""
-    while b"\r\n\r\n" not in data:
+    while not data.endswith(b"}}"):
         piece = raw.recv(65536)
         assert piece, "closed without an answer"
         data += piece

@@ -208,4 +208,4 @@ def test_cutting_all_requests_ends_a_stream_with_an_error(live: Live, engine: Fa
     live.call(lambda: live.app.state.context.gate.cut_all(Unavailable("over", code="draining")))
     stream.join()
     assert json.loads(events(stream.reply)[-1])["error"]["message"] == "over"
-    assert len(engine.aborted) == 1
+    wait_for(lambda: len(engine.aborted) == 1)
