@@ -49,7 +49,7 @@ def test_the_screen_names_what_was_settled(server):
         "Q4_1",
         "tokens (",
         "blocks of 32",
-        "threads (",
+        "compute",
     ):
         assert fact in screen
     assert screen.count("\n") < 24

@@ -21,7 +21,7 @@ def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
         ("weights", f"{info.quantization}, {size(info.weight_bytes)} in memory"),
         ("context", f"{info.max_model_len} tokens ({info.max_model_len_reason})"),
         ("KV memory", f"{size(info.kv_bytes)}: {info.num_kv_blocks} blocks of {info.block_size} tokens"),
-        ("compute", f"{info.backend}, {info.threads} threads ({reason})"),
+        ("compute", f"{info.backend}, {info.threads} {'thread' if info.threads == 1 else 'threads'} ({reason})"),
         ("ISA", info.isa),
         ("loaded in", f"{info.load_seconds:.1f} s, engine in {where}"),
         ("API", f"{url}/v1, key {keys}"),
