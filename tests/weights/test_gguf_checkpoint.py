@@ -277,12 +277,6 @@ def test_llama_with_experts_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, expert_count=8)
 
 
-def test_several_end_tokens(tmp_path: Path) -> None:
-    """The stated one first, then control tokens that end a turn; <end_of_turn> is an ordinary token here."""
-    assert opened(tmp_path).eos_token_ids == (1, 3)
-    assert opened(tmp_path, tokenizer__ggml__eot_token_id=5).eos_token_ids == (1, 5, 3)
-
-
 def test_unknown_tensors_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     extra = {"model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)}
     path = tmp_path / "extra.gguf"
@@ -319,7 +313,6 @@ def test_default_model_opens_in_time() -> None:
 def test_default_model_is_described(smollm2: Checkpoint) -> None:
     assert smollm2.quantization == "Q4_1"
     assert smollm2.num_parameters == 134_515_008
-    assert smollm2.eos_token_ids == (2, 0)
     assert smollm2.config["rms_norm_eps"] == 1e-5
     assert smollm2.config["rope_theta"] == 100_000.0
     assert smollm2.metadata is not None

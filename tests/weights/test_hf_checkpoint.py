@@ -169,20 +169,6 @@ def test_changed_safetensors_opens_or_is_refused(data: st.DataObject, tmp_path: 
         assert checkpoint.tensors[name].float32().shape == checkpoint.shape(name)
 
 
-def test_several_end_tokens_come_from_the_generation_config(tmp_path: Path) -> None:
-    model(tmp_path)
-    assert open_checkpoint(tmp_path).eos_token_ids == (2,)
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 9, 7]}')
-    assert open_checkpoint(tmp_path).eos_token_ids == (7, 9)
-    (tmp_path / "generation_config.json").write_text('{"do_sample": true}')
-    assert open_checkpoint(tmp_path).eos_token_ids == (2,)
-
-
-def test_end_tokens_that_are_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadModelFile, match="eos_token_id"):
-        open_checkpoint(model(tmp_path, eos_token_id="</s>"))
-
-
 def test_multimodal_config_and_prefixes_are_reduced_to_the_language_model(tmp_path: Path) -> None:
     text = {"model_type": "gemma3_text", "hidden_size": 8, "sliding_window": 512}
     for prefix in ("language_model.model.", "model.language_model."):

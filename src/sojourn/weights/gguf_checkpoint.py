@@ -26,13 +26,6 @@ from sojourn.weights.tensors import Checkpoint, LazyTensor, LazyTensors, Part, T
 log = logging.getLogger(__name__)
 
 _ROTARY_ROWS = re.compile(r"blk\.\d+\.attn_([qk])\.(weight|bias)")
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-# Files often name one end token of several; these texts end a turn or a text wherever they are control tokens.
-_END_TEXTS = (
-    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "<|end_of_text|>", "<EOT>",
-    "<｜end▁of▁sentence｜>",
-)  # fmt: skip
-_CONTROL_TOKEN = 3
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -64,7 +57,6 @@ def open_gguf(path: Path) -> Checkpoint:
         tensors=LazyTensors(tensors),
         metadata=first.metadata,
         directory=None,
-        eos_token_ids=_end_tokens(first.file.path, first.metadata, config["vocab_size"]),
         totals=Totals.of(parts),
     )
 
@@ -134,16 +126,3 @@ def _check_vocabulary(path: Path, metadata: GGUFMetadata) -> None:
                 f"{path}: tokenizer.ggml.{name} has {counts[name]} entries for {counts.get('tokens', 0)} tokens; "
                 "the file is damaged"
             )
-
-
-def _end_tokens(path: Path, metadata: GGUFMetadata, vocab_size: int) -> tuple[int, ...]:
-    stated = []
-    for key in _END_KEYS:
-        token = metadata.integer(f"tokenizer.ggml.{key}")
-        if token is not None and not 0 <= token < vocab_size:
-            raise BadModelFile(f"{path}: tokenizer.ggml.{key} is {token}, but there are only {vocab_size} tokens")
-        stated += [] if token is None else [token]
-    known = [metadata.find_string("tokenizer.ggml.tokens", text) for text in _END_TEXTS]
-    kinds = metadata.get("tokenizer.ggml.token_type") or ()
-    control = [token for token in known if token is not None and token < len(kinds) and kinds[token] == _CONTROL_TOKEN]
-    return tuple(dict.fromkeys([*stated, *control]))

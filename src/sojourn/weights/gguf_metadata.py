@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -230,23 +229,6 @@ class GGUFMetadata(Mapping[str, Any]):
         """Type and length of an array without decoding it; None when the key is absent or not an array."""
         value = self._entries.get(key)
         return value if isinstance(value, StoredArray) else None
-
-    def find_string(self, key: str, text: str) -> int | None:
-        """Index of `text` in the string array `key` without decoding the array; None when it is not there."""
-        stored = self._entries.get(key)
-        if not isinstance(stored, StoredArray) or stored.kind is not ValueType.STRING or not stored.count:
-            return None
-        raw = text.encode()
-        needle, content = _LENGTH.pack(len(raw)) + raw, self._file.content
-        last = stored.offsets[-1]
-        end = last + _LENGTH.size + _LENGTH.unpack_from(content, last)[0]
-        position = content.find(needle, stored.position, end)
-        while position >= 0:
-            index = bisect_left(stored.offsets, position)
-            if index < stored.count and stored.offsets[index] == position:
-                return index
-            position = content.find(needle, position + 1, end)
-        return None
 
     def _decode_array(self, key: str, stored: StoredArray) -> list[Any]:
         content = self._file.content

@@ -36,7 +36,6 @@ def open_directory(path: Path) -> Checkpoint:
         tensors=tensors,
         metadata=None,
         directory=path,
-        eos_token_ids=_end_tokens(path, config),
         totals=totals,
     )
 
@@ -122,15 +121,3 @@ def _indexed_tensors(index: Path) -> dict[str, SafetensorInfo]:
             raise BadModelFile(f"{index}: says that {tensor[:200]!r} is in {shard}, but it is not there")
         tensors[tensor] = shards[shard][tensor]
     return tensors
-
-
-def _end_tokens(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """generation_config.json decides, because it often names several; config.json is the fall-back it was made from."""
-    generation = path / "generation_config.json"
-    stated = read_json(generation).get("eos_token_id") if generation.exists() else None
-    if stated is None:
-        stated = config.get("eos_token_id")
-    tokens = stated if isinstance(stated, list) else [] if stated is None else [stated]
-    if not all(type(token) is int and token >= 0 for token in tokens):
-        raise BadModelFile(f"{path}: eos_token_id is {str(stated)[:100]!r}, not a token id or a list of them")
-    return tuple(dict.fromkeys(tokens))

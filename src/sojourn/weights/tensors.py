@@ -107,7 +107,6 @@ class Checkpoint:
     tensors: by canonical name; asking for one may copy it, so keep what you need and ask once.
     metadata: GGUF metadata as stored (tokenizer.ggml.*, tokenizer.chat_template ...); None for a directory.
     directory: where tokenizer.json and its companions are; None for GGUF.
-    eos_token_ids: every token that ends generation, the main one first.
     """
 
     path: Path
@@ -115,7 +114,6 @@ class Checkpoint:
     tensors: LazyTensors
     metadata: Mapping[str, Any] | None
     directory: Path | None
-    eos_token_ids: tuple[int, ...]
     totals: Totals
 
     def shape(self, name: str) -> tuple[int, ...]:
