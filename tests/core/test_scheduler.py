@@ -96,6 +96,13 @@ def test_b20_exactly_the_capacity_is_served_and_one_more_is_cut() -> None:
         assert (len(request.output_ids), request.finish_reason) == (given, FinishReason.LENGTH)
 
 
+def test_b30_max_and_min_tokens_beyond_the_context_are_cut_to_it() -> None:
+    engine = make_engine(num_blocks=4, block_size=4)
+    request = add(engine, "r", prompt(8), max_tokens=100, min_tokens=50)
+    run(engine)
+    assert (len(request.output_ids), request.finish_reason) == (8, FinishReason.LENGTH)
+
+
 @pytest.mark.parametrize("caching", [True, False])
 def test_b21_preemption_is_invisible_in_the_output(caching: bool) -> None:
     prompts = [prompt(9 + i, i) for i in range(4)]

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from sojourn.errors import InvalidRequest
 from sojourn.records import EngineInfo, EngineStats, SamplingParams, TokenLogprobs
 
@@ -149,7 +151,9 @@ class FakeEngine:
             )
         )
         self.active.add(request_id)
-        return self._run(request_id, prompt_ids, params)
+        room = self.info.max_model_len - len(prompt_ids)
+        wanted = room if params.max_tokens is None else min(params.max_tokens, room)
+        return self._run(request_id, prompt_ids, msgspec.structs.replace(params, max_tokens=wanted, min_tokens=0))
 
     async def _run(
         self, request_id: str, prompt_ids: list[int], params: SamplingParams

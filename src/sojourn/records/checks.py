@@ -9,29 +9,39 @@ from sojourn.records.outputs import EngineInfo
 from sojourn.records.sampling_params import SamplingParams
 
 
-def check_request(prompt_ids: Sequence[int], params: SamplingParams, info: EngineInfo) -> None:
-    """Raises ContextLengthExceeded for too long a prompt, InvalidRequest for none or an id outside the vocabulary."""
+def check_request(
+    prompt_ids: Sequence[int], params: SamplingParams, info: EngineInfo, *, prompt_field: str = "prompt"
+) -> None:
+    """Raises ContextLengthExceeded for too long a prompt, InvalidRequest for none or an id outside the vocabulary.
+
+    `prompt_field` is what the caller calls the prompt.
+    """
     if not prompt_ids:
-        raise InvalidRequest("The prompt has no tokens.", param="prompt")
+        raise InvalidRequest("The prompt has no tokens.", param=prompt_field)
     if len(prompt_ids) > info.max_model_len - (0 if params.max_tokens == 0 else 1):
-        raise prompt_too_long(f"has {len(prompt_ids)} tokens", info)
+        raise prompt_too_long(f"has {len(prompt_ids)} tokens", info, prompt_field=prompt_field)
     named: Mapping[str, Iterable[int]] = {
-        "prompt": (min(prompt_ids), max(prompt_ids)),
+        prompt_field: (min(prompt_ids), max(prompt_ids)),
         "stop_token_ids": params.stop_token_ids,
         "logit_bias": params.logit_bias or (),
         "allowed_token_ids": params.allowed_token_ids or (),
         "bad_words": (token_id for sequence in params.bad_token_ids for token_id in sequence),
     }
     for param, ids in named.items():
-        if not all(0 <= token_id < info.vocab_size for token_id in ids):
-            last = info.vocab_size - 1
-            raise InvalidRequest(f"{param} holds a token id outside the vocabulary (0 to {last}).", param=param)
+        check_vocabulary(ids, info, param)
 
 
-def prompt_too_long(found: str, info: EngineInfo) -> ContextLengthExceeded:
+def check_vocabulary(ids: Iterable[int], info: EngineInfo, param: str) -> None:
+    """Raises InvalidRequest, naming `param`, if an id is no token of the model."""
+    if not all(0 <= token_id < info.vocab_size for token_id in ids):
+        last = info.vocab_size - 1
+        raise InvalidRequest(f"{param} holds a token id outside the vocabulary (0 to {last}).", param=param)
+
+
+def prompt_too_long(found: str, info: EngineInfo, *, prompt_field: str = "prompt") -> ContextLengthExceeded:
     """`found` completes "The prompt ...". Both numbers are in the message, so a client can act on it."""
     return ContextLengthExceeded(
         f"The prompt {found}; this model serves prompts of at most {info.max_model_len - 1} tokens "
         f"(context length {info.max_model_len}). Shorten it.",
-        param="prompt",
+        param=prompt_field,
     )

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 
 from fastapi import Request, Response
 
-from sojourn.errors import InvalidRequest
 from sojourn.records import SamplingParams
+from sojourn.records.checks import check_request
 from sojourn.server.chunks import Envelope
 from sojourn.server.context import served_model
 from sojourn.server.generation import Generation, Submission, Totals
 from sojourn.server.lifeline import Lifeline
 from sojourn.server.protocol import SamplingBody
 from sojourn.server.request_ids import RequestIds
-from sojourn.server.sampling import fit_to_context
 from sojourn.server.seam import Engine
 from sojourn.server.sse import ChunkEncoder, EventStream
 
@@ -40,26 +39,26 @@ class Call:
     def envelope(self, object_name: str) -> Envelope:
         return Envelope(self.reply_id, object_name, self.created, self.model, self._body.include_usage)
 
-    def fit(self, prompt_ids: list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
-        """The prompt, cut only if the request asks for it, and the parameters clamped to what the context leaves.
+    def fit(self, prompt_ids: list[int], params: SamplingParams) -> list[int]:
+        """The prompt, cut only if the request asks for it.
 
-        Raises InvalidRequest for an empty prompt, ContextLengthExceeded for one that is too long.
+        Raises InvalidRequest for an empty prompt or an id outside the vocabulary, ContextLengthExceeded for a prompt
+        that is too long.
         """
-        if not prompt_ids:
-            raise InvalidRequest(f"{self._prompt_field} gives no tokens.", param=self._prompt_field)
         keep = self._body.truncate_prompt_tokens
         if keep is not None:
             keep = self.engine.info.max_model_len - 1 if keep == -1 else keep
             self.totals.truncated_tokens += max(0, len(prompt_ids) - keep)
             prompt_ids = prompt_ids[-keep:]
+        check_request(prompt_ids, params, self.engine.info, prompt_field=self._prompt_field)
         self.totals.prompt_tokens += len(prompt_ids)
-        return prompt_ids, fit_to_context(params, len(prompt_ids), self.engine, param=self._prompt_field)
+        return prompt_ids
 
-    def submit(self, prompts: Sequence[tuple[list[int], SamplingParams]], *, continues_text: bool) -> Generation:
+    def submit(self, prompts: Sequence[list[int]], params: SamplingParams, *, continues_text: bool) -> Generation:
         """All prompts or none. The generation ends with the request, however that ends."""
         generation = Generation(self.engine)
         self.lifeline.cleanup.push_async_callback(generation.close)
-        for position, (prompt_ids, params) in enumerate(prompts):
+        for position, prompt_ids in enumerate(prompts):
             generation.submit(
                 Submission(
                     request_id=self.reply_id if len(prompts) == 1 else f"{self.reply_id}-{position}",

@@ -153,16 +153,13 @@ class CompletionChunks:
         choices_per_prompt: int,
         echoes: list[Echo],
         logprobs: list[CompletionLogprobs] | None,
-        drop_output: bool,
     ) -> None:
-        """`echoes`: one per prompt; empty text without echo. `logprobs`: one per choice. `drop_output`: max_tokens
-        was 0."""
+        """`echoes`: one per prompt; empty text without echo. `logprobs`: one per choice."""
         self._envelope = envelope
         self._totals = totals
         self._n = choices_per_prompt
         self._echoes = echoes
         self._logprobs = logprobs
-        self._drop_output = drop_output
         count = len(echoes) * choices_per_prompt
         self._choices = [_Pending() for _ in range(count)]
         self._heads = [envelope.head() + b'{"index":%d,"text":' % index for index in range(count)]
@@ -185,10 +182,6 @@ class CompletionChunks:
         choice = self._choices[index]
         if index % self._n == 0 and delta.prompt_logprobs:
             self._echoes[index // self._n].logprobs += delta.prompt_logprobs
-        if self._drop_output:
-            choice.cached_tokens = max(choice.cached_tokens, delta.num_cached_tokens)
-            choice.finish_reason = "length" if delta.finish_reason is not None else None
-            return
         self._totals.completion_tokens += len(delta.token_ids)
         choice.add(delta, keep_logprobs=self._logprobs is not None)
 

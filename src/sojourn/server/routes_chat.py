@@ -30,7 +30,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
     engine = server.gate.engine()
     call = Call(request, engine, body, id_prefix="chatcmpl", prompt_field="messages")
     with call.lifeline.guard():
-        params = await with_bad_words(chat_params(body, engine, server.scheduling_policy), body.bad_words, engine)
+        params = await with_bad_words(chat_params(body, server.scheduling_policy), body.bad_words, engine)
         rendered = await render(
             engine,
             body.messages,
@@ -38,8 +38,8 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             continue_final_message=body.continue_final_message,
             template_kwargs=body.chat_template_kwargs,
         )
-        prompt_ids, params = call.fit(rendered, params)
-        generation = call.submit([(prompt_ids, params)], continues_text=False)
+        prompt_ids = call.fit(rendered, params)
+        generation = call.submit([prompt_ids], params, continues_text=False)
         shapes = None
         if params.logprobs is not None:
             shapes = ChatLogprobs(engine.tokenizer, params, top=params.logprobs)

@@ -17,7 +17,7 @@ from sojourn.server.generation import Choice, collect
 from sojourn.server.json_body import JSONRoute
 from sojourn.server.logprobs import CompletionLogprobs, prompt_logprobs
 from sojourn.server.protocol import CompletionRequest
-from sojourn.server.sampling import completion_params, require_vocabulary, with_bad_words
+from sojourn.server.sampling import completion_params, with_bad_words
 from sojourn.server.seam import Engine
 
 router = APIRouter(route_class=JSONRoute, tags=["generation"])
@@ -32,15 +32,15 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
     engine = server.gate.engine()
     call = Call(request, engine, body, id_prefix="cmpl", prompt_field="prompt")
     with call.lifeline.guard():
-        params = await with_bad_words(completion_params(body, engine, server.scheduling_policy), body.bad_words, engine)
-        prompts: list[tuple[list[int], SamplingParams]] = []
+        params = await with_bad_words(completion_params(body, server.scheduling_policy), body.bad_words, engine)
+        prompts: list[list[int]] = []
         echoes: list[Echo] = []
         for prompt in body.prompt:
             prompt_ids = await _token_ids(prompt, body, engine)
-            kept, fitted = call.fit(prompt_ids, params)
-            prompts.append((kept, fitted))
+            kept = call.fit(prompt_ids, params)
+            prompts.append(kept)
             echoes.append(Echo(await _echo_text(prompt, kept, len(prompt_ids), engine) if body.echo else "", kept))
-        generation = call.submit(prompts, continues_text=True)
+        generation = call.submit(prompts, params, continues_text=True)
         count = len(prompts) * params.n
         shapes = _shapes(params, engine, count)
         if body.stream:
@@ -51,7 +51,6 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
                 choices_per_prompt=params.n,
                 echoes=echoes,
                 logprobs=shapes,
-                drop_output=body.max_tokens == 0,
             )
             return await call.stream(generation, chunks)
         choices = await collect(generation, count)
@@ -61,7 +60,6 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
 async def _token_ids(prompt: Prompt, body: CompletionRequest, engine: Engine) -> list[int]:
     if isinstance(prompt, str):
         return await engine.tokenize(prompt, add_special_tokens=body.add_special_tokens)
-    require_vocabulary(prompt, engine, "prompt")
     return prompt
 
 
@@ -91,8 +89,6 @@ def _in_one_piece(
     for position, echo in enumerate(echoes):
         echo.logprobs = choices[position * n].prompt_logprobs  # computed once for all choices of a prompt
     call.totals.cached_tokens = sum(choice.cached_tokens for choice in choices[::n])
-    if body.max_tokens == 0:
-        choices = [Choice(finish_reason="length") for _ in choices]
     call.totals.completion_tokens = sum(len(choice.token_ids) for choice in choices)
     return replies.Completion(
         id=call.reply_id,

@@ -6,13 +6,13 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
+from sojourn.records.checks import check_vocabulary
 from sojourn.server import replies
 from sojourn.server.context import Context, served_model
 from sojourn.server.json_body import JSONRoute
 from sojourn.server.lifeline import Lifeline
 from sojourn.server.protocol import DetokenizeRequest, TokenizeRequest
 from sojourn.server.routes_chat import render
-from sojourn.server.sampling import require_vocabulary
 from sojourn.server.seam import Engine
 
 router = APIRouter(route_class=JSONRoute, tags=["tokens"])
@@ -49,7 +49,7 @@ async def detokenize(body: DetokenizeRequest, request: Request, server: Context)
     """Text of token ids, special tokens included."""
     engine = server.gate.engine()
     served_model(engine, body.model)
-    require_vocabulary(body.tokens, engine, "tokens")
+    check_vocabulary(body.tokens, engine.info, "tokens")
     with Lifeline.of(request.scope).guard():
         text = await asyncio.to_thread(engine.tokenizer.decode, body.tokens, skip_special_tokens=False)
     return replies.reply(replies.Detokenized(prompt=text))

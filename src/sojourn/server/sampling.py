@@ -1,18 +1,16 @@
-"""Turns a request body into SamplingParams, and fits it to a prompt. Never samples."""
+"""Turns a request body into SamplingParams. Never samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
-from sojourn.errors import ContextLengthExceeded, InvalidRequest
+from sojourn.errors import InvalidRequest
 from sojourn.records import SamplingParams
 from sojourn.server.protocol import ChatCompletionRequest, CompletionRequest, SamplingBody
 from sojourn.server.seam import Engine
 
 
-def chat_params(body: ChatCompletionRequest, engine: Engine, scheduling_policy: str) -> SamplingParams:
+def chat_params(body: ChatCompletionRequest, scheduling_policy: str) -> SamplingParams:
     """Checked parameters, still without `bad_token_ids`. Raises InvalidRequest."""
     _check_priority(body, scheduling_policy)
     given = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
@@ -22,21 +20,18 @@ def chat_params(body: ChatCompletionRequest, engine: Engine, scheduling_policy: 
     top = (body.top_logprobs or 0) if body.logprobs else None
     if top is not None and not 0 <= top <= 20:
         raise InvalidRequest("top_logprobs must be between 0 and 20.", param="top_logprobs")
-    return _params(body, engine, max_tokens=max_tokens, logprobs=top, prompt_logprobs=body.prompt_logprobs)
+    return _params(body, max_tokens=max_tokens, logprobs=top, prompt_logprobs=body.prompt_logprobs)
 
 
-def completion_params(body: CompletionRequest, engine: Engine, scheduling_policy: str) -> SamplingParams:
-    """As chat_params. With `echo`, the prompt's logprobs are part of the reply's; max_tokens 0 computes one token
-    for nobody."""
+def completion_params(body: CompletionRequest, scheduling_policy: str) -> SamplingParams:
+    """As chat_params. With `echo`, the prompt's logprobs are part of the reply's."""
     _check_priority(body, scheduling_policy)
     if body.max_tokens < 0 or (body.max_tokens == 0 and not body.echo):
         raise InvalidRequest("max_tokens must be at least 1, or 0 with echo.", param="max_tokens")
     prompt_logprobs = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         prompt_logprobs = max(prompt_logprobs or 0, body.logprobs)
-    return _params(
-        body, engine, max_tokens=max(body.max_tokens, 1), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs
-    )
+    return _params(body, max_tokens=body.max_tokens, logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
 
 
 def _check_priority(body: SamplingBody, scheduling_policy: str) -> None:
@@ -45,12 +40,8 @@ def _check_priority(body: SamplingBody, scheduling_policy: str) -> None:
 
 
 def _params(
-    body: SamplingBody, engine: Engine, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    body: SamplingBody, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
 ) -> SamplingParams:
-    require_vocabulary(body.allowed_token_ids or (), engine, "allowed_token_ids")
-    require_vocabulary(body.stop_token_ids, engine, "stop_token_ids")
-    bias = {int(token_id): value for token_id, value in (body.logit_bias or {}).items()}
-    require_vocabulary(bias, engine, "logit_bias")
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens,
@@ -61,7 +52,7 @@ def _params(
         repetition_penalty=body.repetition_penalty,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
-        logit_bias=bias or None,
+        logit_bias={int(token_id): value for token_id, value in (body.logit_bias or {}).items()} or None,
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,
@@ -75,13 +66,6 @@ def _params(
     )
 
 
-def require_vocabulary(ids: Iterable[int], engine: Engine, param: str) -> None:
-    """Raises InvalidRequest for an id that is no token of the model."""
-    size = engine.info.vocab_size
-    if any(not 0 <= token_id < size for token_id in ids):
-        raise InvalidRequest(f"{param} holds an id outside the vocabulary (0 to {size - 1}).", param=param)
-
-
 async def with_bad_words(params: SamplingParams, words: list[str], engine: Engine) -> SamplingParams:
     """Bans each word as it is tokenized at the start of a text and after a space."""
     if not words:
@@ -93,18 +77,3 @@ async def with_bad_words(params: SamplingParams, words: list[str], engine: Engin
             if ids:
                 sequences[tuple(ids)] = None
     return msgspec.structs.replace(params, bad_token_ids=tuple(sequences))
-
-
-def fit_to_context(params: SamplingParams, prompt_length: int, engine: Engine, *, param: str) -> SamplingParams:
-    """Clamps max_tokens to what the context leaves after the prompt. Raises ContextLengthExceeded, naming `param`,
-    if that is nothing."""
-    limit = engine.info.max_model_len
-    room = limit - prompt_length
-    if room < 1:
-        raise ContextLengthExceeded(
-            f"The prompt has {prompt_length} tokens; with at least one token of output it must fit in {limit}.",
-            param=param,
-        )
-    if params.max_tokens is not None and params.max_tokens <= room:
-        return params
-    return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
