@@ -67,6 +67,18 @@ def test_b04_a_chat_gives_the_prompt_ids_of_the_template(llm: LLM) -> None:
     assert "Tell me about rivers." in llm.tokenizer.decode(one[0].prompt_ids)
 
 
+def test_b44_penalties_do_not_depend_on_the_cache(llm: LLM) -> None:
+    prompt = list(range(300, 400))
+    free = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
+    penalised = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True, repetition_penalty=1.3)
+    (cold,) = llm.generate([prompt], penalised)
+    (warm,) = llm.generate([prompt], penalised)
+    (plain,) = llm.generate([prompt], free)
+    assert (cold.num_cached_tokens, warm.num_cached_tokens) == (0, 96)
+    assert cold.outputs == warm.outputs
+    assert cold.outputs != plain.outputs
+
+
 def test_a_refused_prompt_leaves_nothing_behind(llm: LLM) -> None:
     with pytest.raises(ContextLengthExceeded):
         llm.generate([[1, 2, 3], [7] * 5000], GREEDY)
