@@ -92,7 +92,9 @@ def assert_same(found: list[Reply], expected: list[Reply], label: str) -> None:
 
 
 @pytest.mark.parametrize("budget", [16, 4096])
-def test_b27_batched_chunked_cold_and_warm(model: Model, prompts: list[list[int]], alone: list[Reply], budget: int) -> None:
+def test_b27_batched_chunked_cold_and_warm(
+    model: Model, prompts: list[list[int]], alone: list[Reply], budget: int
+) -> None:
     engine = make_engine(model, budget=budget)
     for temperature in ("cold", "warm"):
         assert_same(replies(engine, prompts), alone, f"budget {budget}, {temperature}")
