@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from sojourn.errors import BadModelFile
-from sojourn.frontend.gguf_spm import merge_by_score, ordered_merges
+from sojourn.frontend.gguf_spm import merge_by_score, ordered_merges, word_pattern
 from sojourn.frontend.rendered_prompt import RenderedPrompt
 from sojourn.frontend.tokenizer import load_tokenizer
 from tests.frontend.vocabularies import BYTE, DATA, read_gz, sentencepiece_metadata, sentencepiece_tokenizer
@@ -25,6 +25,21 @@ def test_ordered_merges_do_what_scores_say(words, random, text):
     random.shuffle(scores)
     fast = Backend(models.BPE(vocab=vocabulary, merges=ordered_merges(vocabulary, scores)))
     assert fast.encode(text).ids == merge_by_score(text, vocabulary, scores, [])
+
+
+@given(st.lists(st.text("a_\u2581", min_size=2, max_size=5), unique=True, max_size=8), st.text("a_\u2581", max_size=30))
+@settings(max_examples=300)
+def test_merging_word_by_word_changes_nothing(words, text):
+    vocabulary = {token: n for n, token in enumerate(["a", "_", "\u2581", *words])}
+    scores = [-float(n) for n in range(len(vocabulary))]
+    fast = Backend(models.BPE(vocab=vocabulary, merges=ordered_merges(vocabulary, scores)))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern(words)), "isolated")
+    assert fast.encode(text).ids == merge_by_score(text, vocabulary, scores, [])
+
+
+def test_words_are_not_cut_one_by_one_if_many_tokens_have_spaces_inside():
+    assert word_pattern(["a\u2581b", "\u2581a"]) is not None
+    assert word_pattern([f"a\u2581{n}" for n in range(100)]) is None
 
 
 def test_equal_scores_join_the_leftmost_pair():

@@ -44,24 +44,26 @@ class ChatTemplate:
         bos_token: str = "",
         eos_token: str = "",
         special_tokens: Collection[str] = (),
+        visible_tokens: Collection[str] = (),
         named_tokens: Mapping[str, str] | None = None,
         tool_source: str | None = None,
         time_limit: float = 5.0,
     ) -> None:
         """Compiles and probes the template. Raises StartupError, with the line number, if it does not compile.
 
-        `special_tokens`: the texts that message content may not use. `named_tokens`: more variables, such as pad_token.
+        `special_tokens`: the texts that message content may not use. `visible_tokens`: the other added tokens; content
+        may not use those that the template builds a plain chat of. `named_tokens`: more variables, such as pad_token.
         `tool_source`: another template for requests with tools. `time_limit`: seconds that one rendering may take.
         """
         environment = TemplateEnvironment()
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token, **(named_tokens or {})}
-        self._guard = MessageGuard(special_tokens)
         self._time_limit = time_limit
         self._plain = _compiled(environment, source)
         self._with_tools = _compiled(environment, tool_source) if tool_source is not None else self._plain
         self._plain_shape = self._probed_shape(self._plain)
         self._tool_shape = self._plain_shape if tool_source is None else self._probed_shape(self._with_tools)
+        self._guard = MessageGuard([*special_tokens, *self._structural(visible_tokens)])
 
     def render(
         self,
@@ -110,31 +112,33 @@ class ChatTemplate:
                 raise InvalidRequest(f"{name} can't be set by the request", param=f"chat_template_kwargs.{name}")
         return kwargs
 
+    def _structural(self, tokens: Collection[str]) -> list[str]:
+        """Those of `tokens` that delimit turns: some models' turn markers are not declared as control tokens."""
+        turns = [_user("a"), {"role": "assistant", "content": "b"}, _user("c")]
+        text = self._probed(self._plain, shaped_messages(turns, self._plain_shape))
+        return [token for token in tokens if token in text and not token.isspace()]
+
+    def _probed(self, template: Template, messages: Sequence[Mapping[str, Any]]) -> str:
+        """What the template makes of `messages`; nothing if it fails on them."""
+        chat = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        try:
+            return render_within(template, {**self._tokens, **chat}, seconds=_PROBE_SECONDS)
+        except Exception:  # any failure means that this form of messages isn't the template's
+            return ""
+
     def _probed_shape(self, template: Template) -> MessageShape:
         """Tries both forms on a small chat. The usual form is taken where both work or neither does."""
 
-        def output(*messages: Mapping[str, Any]) -> str:
-            variables = {
-                **self._tokens,
-                "documents": None,
-                "messages": messages,
-                "tools": None,
-                "add_generation_prompt": True,
-            }
-            try:
-                return render_within(template, variables, seconds=_PROBE_SECONDS)
-            except Exception:  # any failure means that this form isn't the template's
-                return ""
-
         def with_arguments(arguments: Any) -> str:
             call = {"id": "call00001", "type": "function", "function": {"name": "probe", "arguments": arguments}}
-            return output(_user(_PROBE), {"role": "assistant", "content": "", "tool_calls": [call]})
+            return self._probed(template, [_user(_PROBE), {"role": "assistant", "content": "", "tool_calls": [call]}])
 
         parts = [{"type": "text", "text": _PROBE}]
         # An object that was printed rather than encoded shows Python's single quotes.
         object_works = _PROBE in (text := with_arguments({"key": _PROBE + "!"})) and f"'{_PROBE}!'" not in text
         return MessageShape(
-            content_as_parts=_PROBE not in output(_user(_PROBE)) and _PROBE in output(_user(parts)),
+            content_as_parts=_PROBE not in self._probed(template, [_user(_PROBE)])
+            and _PROBE in self._probed(template, [_user(parts)]),
             arguments_as_object=object_works or f"{_PROBE}!" not in with_arguments(json.dumps({"key": _PROBE + "!"})),
         )
 
@@ -159,6 +163,7 @@ def load_chat_template(
         sources["default"],
         bos_token=named.get("bos_token", ""),
         eos_token=named.get("eos_token", ""),
+        visible_tokens=tokenizer.visible_added_tokens,
         special_tokens=[tokenizer.token_text(token_id) for token_id in sorted(tokenizer.special_ids)],
         named_tokens=named,
         tool_source=sources.get("tool_use"),

@@ -8,17 +8,20 @@ leftmost pair on a tie, until nothing joins; a character that is no token become
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import models
 
 from sojourn.errors import BadModelFile
 from sojourn.frontend.gguf_vocabulary import GGUFModel, GGUFVocabulary, TokenType
 from sojourn.frontend.vocabulary import byte_token_bytes
 
 SPACE = "\u2581"  # how SentencePiece writes a space
+_MAX_JOINTS = 64
+_SPACE_INSIDE = re.compile(f"[^{SPACE}]{SPACE}")
 
 
 def sentencepiece_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary) -> GGUFModel:
@@ -30,8 +33,15 @@ def sentencepiece_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary) -> 
     byte_ids = [vocabulary.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
     if (missing := byte_ids.count(-1)) > 0:
         raise BadModelFile(f"the vocabulary has no token for byte 0x{byte_ids.index(-1):02X} ({missing} are missing)")
+    # A user-defined token is cut out of the text before merging, so merging can only make one whose spaces are escaped.
+    words = [
+        text
+        for text, n in vocabulary.items()
+        if len(text) > 1
+        and (tokens.types[n] == TokenType.NORMAL or (tokens.types[n] == TokenType.USER_DEFINED and SPACE in text))
+    ]
     return GGUFModel(
-        merge=_merging(vocabulary, tokens.scores, byte_ids),
+        merge=_merging(vocabulary, words, tokens.scores, byte_ids),
         bytes_of=lambda token_id: _bytes_of(tokens, token_id),
         escape_spaces=True,
         add_space_prefix=bool(metadata.get("tokenizer.ggml.add_space_prefix", True)),
@@ -39,18 +49,19 @@ def sentencepiece_model(metadata: Mapping[str, Any], tokens: GGUFVocabulary) -> 
 
 
 def _merging(
-    vocabulary: Mapping[str, int], scores: Sequence[float], byte_ids: Sequence[int]
+    vocabulary: Mapping[str, int], words: Sequence[str], scores: Sequence[float], byte_ids: Sequence[int]
 ) -> Callable[[str], list[int]]:
-    """The library's BPE where its ordered merges say the same as the scores, which is nearly always.
+    """The library's BPE where its ordered merges say the same as the scores, which is nearly always; else the slow way.
 
-    Else the slow way.
+    `words`: the tokens that merging may make.
     """
-    words = [text for text in vocabulary if len(text) > 1 and not text.startswith("<")]
     same_scores = len({scores[vocabulary[text]] for text in words}) < len(words)
-    if same_scores or any(char not in vocabulary for text in words for char in text):
+    if same_scores or not vocabulary.keys() >= set("".join(words)):
         return lambda text: merge_by_score(text, vocabulary, scores, byte_ids)
     model = models.BPE(vocab=dict(vocabulary), merges=ordered_merges(vocabulary, scores), byte_fallback=True)
     backend = Backend(model)
+    if (pattern := word_pattern(words)) is not None:
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     return lambda text: list(backend.encode(text, add_special_tokens=False).ids)
 
 
@@ -62,6 +73,23 @@ def ordered_merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> li
             if (left := token[:n]) in vocabulary and (right := token[n:]) in vocabulary:
                 merges.append((left, right))
     return merges
+
+
+def word_pattern(tokens: Iterable[str]) -> str | None:
+    """Pieces of escaped text that no merge can cross, so that the library can merge and cache them one by one.
+
+    A piece begins at a space, unless a token with a space inside fits there. None if too many tokens are like that.
+    """
+    word = f"{SPACE}+[^{SPACE}]*"
+    joints = [
+        f"(?<={re.escape(token[: at.start() + 1])})(?={re.escape(token[at.start() + 1 :])})"
+        for token in tokens
+        for at in _SPACE_INSIDE.finditer(token)
+    ]
+    if len(joints) > _MAX_JOINTS:
+        return None
+    more = f"(?:(?:{'|'.join(joints)}){word})*" if joints else ""
+    return f"(?:{word}|[^{SPACE}]+){more}"
 
 
 def merge_by_score(

@@ -65,6 +65,14 @@ _END_OF_FILE = frozenset(
     ]
 )
 _NAMED_IDS = ("bos", "eos", "eot", "eom", "unknown", "separator", "padding", "mask")
+_TEMPLATE_NAMES = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+    "sep_token": "separator",
+    "mask_token": "mask",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +140,17 @@ def special_tokens(
         if named["bos"] is not None and metadata.get("tokenizer.ggml.add_bos_token", default_add_bos)
         else ()
     )
+    special = control | frozenset(eos)
+    user_defined = tokens.of_types(TokenType.USER_DEFINED)
     return SpecialTokens(
         bos=named["bos"],
         eos=eos,
-        special=control | frozenset(eos),
+        special=special,
+        visible=tuple(text for text, n in user_defined.items() if n not in special),
         named={
-            f"{key}_token": tokens.texts[token_id]
-            for key, name in {
-                "bos": "bos",
-                "eos": "eos",
-                "unk": "unknown",
-                "pad": "padding",
-                "sep": "separator",
-                "mask": "mask",
-            }.items()
-            if (token_id := named[name]) is not None
+            name: tokens.texts[token_id]
+            for name, key in _TEMPLATE_NAMES.items()
+            if (token_id := named[key]) is not None
         },
         prefix=prefix,
         suffix=(principal,) if principal is not None and metadata.get("tokenizer.ggml.add_eos_token", False) else (),

@@ -38,7 +38,10 @@ def build_hf_tokenizer(directory: Path) -> tuple[Vocabulary, HFEncoder]:
     backend.no_padding()
     backend.no_truncation()
     bytes_of, strips = _decoding(backend, path)
-    texts = [backend.id_to_token(token_id) for token_id in range(_largest_id(backend) + 1)]
+    ids = backend.get_vocab(with_added_tokens=True)
+    texts: list[str | None] = [None] * (max(ids.values()) + 1)
+    for text, token_id in ids.items():
+        texts[token_id] = text
     special = _special_tokens(backend, directory)
     vocabulary = Vocabulary(
         texts, lambda token_id: bytes_of(texts[token_id] or ""), special, strip_leading_space=strips
@@ -51,43 +54,44 @@ class HFEncoder:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._special = frozenset(t.content for t in backend.get_added_tokens_decoder().values() if t.special)
         self._lock = threading.Lock()
-        self._guarded: _GuardedBackend | None = None  # built when first needed: it doubles the memory
+        self._guarded: dict[bool, _GuardedBackend] = {}  # built when first needed: each takes the memory once more
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         if parse_special:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
             return ids
-        return self._guarded_backend().encode(text, [(0, len(text))])
+        return self._guarded_backend(visible_too=False).encode(text, [(0, len(text))])
 
     def encode_guarded(self, text: str, literal_spans: Sequence[tuple[int, int]]) -> list[int]:
-        return self._guarded_backend().encode(text, literal_spans)
+        visible_too = any(text[begin:end] not in self._special for begin, end in literal_spans)
+        return self._guarded_backend(visible_too=visible_too).encode(text, literal_spans)
 
-    def _guarded_backend(self) -> _GuardedBackend:
+    def _guarded_backend(self, *, visible_too: bool) -> _GuardedBackend:
         with self._lock:
-            if self._guarded is None:
-                self._guarded = _GuardedBackend(self._backend)
-            return self._guarded
+            if visible_too not in self._guarded:
+                self._guarded[visible_too] = _GuardedBackend(self._backend, visible_too=visible_too)
+            return self._guarded[visible_too]
 
 
 class _GuardedBackend:
     """A copy of a tokenizer in which each control token has a random name, written only where the token is meant.
 
     The rest of the pipeline (normalizer, pre-tokenizer, what counts as the first word) is the library's own, so benign
-    text gets the same ids.
+    text gets the same ids. `visible_too`: the added tokens that aren't control tokens are renamed as well.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, visible_too: bool) -> None:
         added = backend.get_added_tokens_decoder()
         nonce = secrets.token_hex(16)
-        self._names = {
-            token_id: f"\U0010fffd{nonce}:{token_id}\U0010fffd" for token_id, token in added.items() if token.special
-        }
+        renamed = {token_id for token_id, token in added.items() if token.special or visible_too}
+        self._names = {token_id: f"\U0010fffd{nonce}:{token_id}\U0010fffd" for token_id in renamed}
         self._splitter = TokenSplitter({token.content: token_id for token_id, token in added.items()})
         data = json.loads(backend.to_str())
         data["post_processor"] = None
         for entry in data["added_tokens"]:
-            if entry["special"]:
+            if entry["id"] in renamed:
                 entry.update(content=self._names[entry["id"]], normalized=False)
         self._backend = Backend.from_str(json.dumps(data))
         # The library numbers added tokens that the model does not know anew.
@@ -103,10 +107,6 @@ class _GuardedBackend:
         parts.append(text[at:])
         ids = self._backend.encode("".join(parts), add_special_tokens=False).ids
         return [self._ids.get(token_id, token_id) for token_id in ids]
-
-
-def _largest_id(backend: Backend) -> int:
-    return max(backend.get_vocab(with_added_tokens=True).values())
 
 
 def _decoding(backend: Backend, path: Path) -> tuple[Callable[[str], bytes], bool]:
@@ -151,6 +151,7 @@ def _special_tokens(backend: Backend, directory: Path) -> SpecialTokens:
     generation = read_json(directory / "generation_config.json") or read_json(directory / "config.json")
     declared = generation.get("eos_token_id")
     ends = [eos, *(declared if isinstance(declared, list) else [declared])]
+    added = backend.get_added_tokens_decoder()
     prefix, suffix = _added_around(backend)
     if _CLASSES_WITH_BOS_FLAG.match(config.get("tokenizer_class") or ""):
         prefix = _flagged(config.get("add_bos_token"), bos, prefix)
@@ -158,7 +159,8 @@ def _special_tokens(backend: Backend, directory: Path) -> SpecialTokens:
     return SpecialTokens(
         bos=bos,
         eos=tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None)),
-        special=frozenset(token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special),
+        special=frozenset(token_id for token_id, token in added.items() if token.special),
+        visible=tuple(token.content for token in added.values() if not token.special),
         named=named,
         prefix=prefix,
         suffix=suffix,

@@ -39,6 +39,7 @@ class Tokenizer:
         self.eos_token_ids = special.eos
         self.special_ids = special.special
         self.named_tokens = dict(special.named)  # "bos_token" -> text
+        self.visible_added_tokens = special.visible
         self.add_bos = bool(special.prefix)
         self.strip_leading_space = vocabulary.strip_leading_space
         self._special = special

@@ -49,6 +49,7 @@ class SpecialTokens:
     eos: tuple[int, ...]  # every id that ends generation, the principal one first
     special: frozenset[int]  # hidden by skip_special_tokens, never read from message content
     named: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>": what chat templates may refer to
+    visible: tuple[str, ...] = ()  # texts of the other added tokens: always tokens, and part of the text
     prefix: tuple[int, ...] = ()  # put before a raw prompt: BOS, if the model wants it
     suffix: tuple[int, ...] = ()  # put behind a raw prompt: EOS, for the few models that want it
     chat_prefix: tuple[int, ...] = ()  # put before a rendered chat that does not begin with it
