@@ -167,6 +167,12 @@ class TestBos:
 
 
 class TestEndOfGeneration:
+    def test_a_file_that_names_no_ids_gets_the_old_defaults_only_if_they_are_control_tokens(self):
+        tokenizer = load_tokenizer(metadata=byte_level_metadata("h e"))
+        assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (None, ())
+        sentencepiece = load_tokenizer(metadata=sentencepiece_metadata("a"))
+        assert (sentencepiece.bos_token_id, sentencepiece.eos_token_ids) == (1, (2,))
+
     def test_well_known_names_end_generation(self):
         metadata = byte_level_metadata(control=("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>"))
         tokenizer = load_tokenizer(metadata={**metadata, "tokenizer.ggml.eos_token_id": 258})

@@ -65,6 +65,7 @@ _END_OF_FILE = frozenset(
     ]
 )
 _NAMED_IDS = ("bos", "eos", "eot", "eom", "unknown", "separator", "padding", "mask")
+_OTHER_SPELLINGS = {"separator": ("seperator",)}  # as the GGUF format itself spells it
 _TEMPLATE_NAMES = {
     "bos_token": "bos",
     "eos_token": "eos",
@@ -128,9 +129,9 @@ def special_tokens(
 ) -> SpecialTokens:
     """BOS, every end-of-generation id and the hidden ids.
 
-    `default_ids` apply where the file is silent and the id exists.
+    `default_ids` apply where the file is silent and the id is a control token.
     """
-    named = {name: _named_id(metadata, name, len(tokens.texts), default_ids) for name in _NAMED_IDS}
+    named = {name: _named_id(metadata, name, tokens, default_ids) for name in _NAMED_IDS}
     principal = named["eos"]
     ends = {token_id for token_id in (named["eot"], named["eom"]) if token_id is not None} | _ends_by_name(tokens)
     eos = (() if principal is None else (principal,)) + tuple(sorted(ends - {principal}))
@@ -158,14 +159,21 @@ def special_tokens(
     )
 
 
-def _named_id(metadata: Mapping[str, Any], name: str, count: int, defaults: Mapping[str, int]) -> int | None:
-    token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
-    if token_id is None:
-        token_id = metadata.get({"separator": "tokenizer.ggml.seperator_token_id"}.get(name, ""), defaults.get(name))
-        return token_id if token_id is not None and token_id < count else None
-    if not 0 <= token_id < count:
-        raise BadModelFile(f"tokenizer.ggml.{name}_token_id is {token_id}, the vocabulary has {count} tokens")
-    return int(token_id)
+def _named_id(
+    metadata: Mapping[str, Any], name: str, tokens: GGUFVocabulary, defaults: Mapping[str, int]
+) -> int | None:
+    count = len(tokens.texts)
+    for spelling in (name, *_OTHER_SPELLINGS.get(name, ())):
+        token_id = metadata.get(f"tokenizer.ggml.{spelling}_token_id")
+        if token_id is not None:
+            if not 0 <= token_id < count:
+                raise BadModelFile(
+                    f"tokenizer.ggml.{spelling}_token_id is {token_id}, the vocabulary has {count} tokens"
+                )
+            return int(token_id)
+    # A default is the id that the first models of this kind used; elsewhere an ordinary word may have it.
+    default = defaults.get(name, count)
+    return default if default < count and tokens.types[default] in (TokenType.CONTROL, TokenType.UNKNOWN) else None
 
 
 def _ends_by_name(tokens: GGUFVocabulary) -> set[int]:
