@@ -17,11 +17,11 @@ OTHER_MODELS := qwen2.5-coder:0.5b gemma3:270m
 SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml README.md LICENSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev serve test test-models test-all lint format bench measure-install clean
+.PHONY: help setup dev serve test test-models test-all lint format bench measure-install measure-ready clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | measure-install | clean"
+	@echo "   make setup | lint | format | bench | measure-install | measure-ready | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -78,6 +78,10 @@ bench: setup
 
 measure-install:
 	$(PYTHON) tools/measure_install.py
+
+measure-ready: setup
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python tools/measure_ready.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
