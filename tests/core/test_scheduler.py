@@ -66,6 +66,19 @@ def test_b25_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     assert len(chunks_of(engine, "long")) <= 34, "the long prompt lost more than the share of the short one"
 
 
+def test_b25_short_prompts_keep_passing_a_second_long_one_that_waits_for_the_first() -> None:
+    engine = make_engine(num_blocks=1024, budget=16)
+    add(engine, "long", prompt(16 * 100), max_tokens=1)
+    second = add(engine, "second long", prompt(16 * 10, 1), max_tokens=1)
+    engine.step()
+    for i in range(3 * MAX_PASSES):
+        short = add(engine, f"short {i}", prompt(5, i + 2), max_tokens=1)
+        engine.step()
+        assert short.output_ids, f"short prompt {i} waits for the long one"
+    assert second.waiting_reason is WaitingReason.TOKEN_BUDGET
+    run(engine)
+
+
 def test_b25_the_long_prompt_gets_half_of_the_budget_at_least() -> None:
     engine = make_engine(num_blocks=256, budget=16)
     long = add(engine, "long", prompt(200), max_tokens=1)
@@ -179,6 +192,37 @@ def test_b26_equal_priorities_never_displace_each_other() -> None:
     add(engine, "second", prompt(6, 1), max_tokens=20, priority=3)
     run(engine)
     assert engine.stats().num_preemptions == 0
+
+
+@pytest.mark.parametrize("length", range(4, 52, 4))
+def test_b26_nobody_is_displaced_for_a_request_that_still_has_to_wait(length: int) -> None:
+    engine = make_engine(num_blocks=13, block_size=4, caching=False)
+    add(engine, "equal", prompt(3, 1), max_tokens=40)
+    low = [add(engine, f"low {i}", prompt(6, i + 2), max_tokens=16, priority=5) for i in range(3)]
+    engine.step()
+    engine.step()
+    high = add(engine, "high", prompt(length, 9), max_tokens=1)
+    displaced = 0
+    for _ in range(3):  # nobody needs a further block in these
+        engine.step()
+        displaced = max(displaced, sum(r.num_preemptions for r in low))
+        assert high.finish_reason is not None or not displaced
+    run(engine)
+
+
+def test_b26_blocks_that_the_victims_share_with_others_are_not_counted_on() -> None:
+    engine = make_engine(num_blocks=16, block_size=4)
+    shared = prompt(36)
+    add(engine, "equal", [*shared, 7], max_tokens=12)
+    engine.step()
+    low = add(engine, "low", [*shared, 8], max_tokens=12, priority=5)
+    engine.step()
+    engine.step()
+    assert low.num_cached == 36
+    add(engine, "high", prompt(40, 1), max_tokens=1)
+    engine.step()
+    assert low.num_preemptions == 0
+    run(engine)
 
 
 def test_b26_no_victim_is_part_of_the_step_that_displaces_it() -> None:

@@ -48,6 +48,15 @@ class KVManager:
             return 0
         return self._watermark + request.num_preemptions * num_running
 
+    def num_missing(self, request: Request) -> int:
+        """Blocks that a running request lacks for its tokens so far."""
+        return max(0, self.num_blocks_for(request.num_tokens) - len(request.block_table))
+
+    def num_freed_by(self, requests: Sequence[Request]) -> int:
+        """Blocks that would become available if these requests gave theirs back: what others hold too would not."""
+        held = Counter(block_id for request in requests for block_id in request.block_table)
+        return sum(count == self.pool.ref_counts[block_id] for block_id, count in held.items())
+
     def admit(self, request: Request, hit: Sequence[int]) -> None:
         """Take references to the hit and allocate the rest of the prefill. The caller has checked `fits`."""
         self.pool.touch(hit)
@@ -57,8 +66,8 @@ class KVManager:
 
     def grow(self, request: Request) -> bool:
         """Make room for all of the request's tokens. False, and nothing changed, if no block is left."""
-        missing = self.num_blocks_for(request.num_tokens) - len(request.block_table)
-        if missing <= 0:
+        missing = self.num_missing(request)
+        if missing == 0:
             return True
         if missing > self.pool.num_available:
             return False

@@ -13,7 +13,7 @@ from sojourn.core.request import Request, WaitingReason
 from sojourn.core.stopping import check_stop
 from sojourn.records import FinishReason, StepResult, TokenDelta, TokenLogprobs
 
-MAX_PASSES = 16  # later requests that may be admitted while an earlier one is blocked
+MAX_PASSES = 16  # later requests that may be admitted while an earlier one is blocked for want of KV blocks
 MAX_BLOCKED = 8  # blocked requests looked past in one step, so that a long queue costs no more than a short one
 
 
@@ -51,7 +51,9 @@ class Scheduler:
        one always moves.
     4. What is then left goes to the partly computed one.
 
-    Requests are served by (priority, arrival). A blocked one may be passed by later ones MAX_PASSES times, no more.
+    Requests are served by (priority, arrival). One for which the KV blocks don't suffice may be passed by later ones
+    MAX_PASSES times, no more. One that waits for the partly computed prompt is passed freely: that prompt gets half of
+    every step whoever passes, so the wait has an end.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class Scheduler:
                 continue
             self._admit(request, hit, out)
             for earlier in blocked:
-                earlier.num_passes += 1
+                earlier.num_passes += earlier.waiting_reason is WaitingReason.KV_BLOCKS
             chunk = min(remaining, left)
             left -= chunk
             out.scheduled.append((request, chunk))
@@ -200,8 +202,10 @@ class Scheduler:
             return WaitingReason.TOKEN_BUDGET
         if not self._free_slots:
             return WaitingReason.SEQ_SLOTS
+        if len(blocked) >= MAX_BLOCKED:
+            return blocked[0].waiting_reason
         for request in blocked:
-            if request.num_passes >= MAX_PASSES or len(blocked) >= MAX_BLOCKED:
+            if request.num_passes >= MAX_PASSES and request.waiting_reason is WaitingReason.KV_BLOCKS:
                 return request.waiting_reason
         return None
 
@@ -241,18 +245,23 @@ class Scheduler:
         if head is None or not lower:
             return
         hit = self.kv.prefix_cache.match(head)
-        obtainable = self.kv.pool.num_available + sum(len(r.block_table) for r in lower)
+        stays = self.running[: len(self.running) - len(lower)]
+        obtainable = self.kv.pool.num_available + self.kv.num_freed_by(lower)
         fits_in_step = head.num_tokens <= (self.max_num_batched_tokens - len(self.running)) // 2
         if (
-            self.kv.num_blocks_for(head.num_tokens) > obtainable
+            self.kv.num_blocks_for(head.num_tokens) + self._headroom(head, stays) > obtainable
             or self.kv.prefix_cache.awaits(head, len(hit))
             or not (fits_in_step or self._partial() is None)
         ):
             return
         for victim in reversed(lower):
-            if self._free_slots and self.kv.fits(head, hit, headroom=self.kv.headroom_for(head, len(self.running))):
+            if self._free_slots and self.kv.fits(head, hit, headroom=self._headroom(head, self.running)):
                 return
             self._preempt(victim, out)
+
+    def _headroom(self, request: Request, running: Sequence[Request]) -> int:
+        """Blocks to leave at the start of a step, when those that decode have yet to take theirs."""
+        return self.kv.headroom_for(request, len(running)) + sum(self.kv.num_missing(r) for r in running)
 
     def _preempt(self, request: Request, out: SchedulerOutput) -> None:
         """Take everything from a running request and queue it again; its tokens so far are kept and recomputed."""
