@@ -59,6 +59,14 @@ def test_b47_malformed_bodies_are_400(http: httpx.Client, path: str, body: bytes
     error_of(reply)
 
 
+def test_b47_a_repeated_key_among_very_many_is_found_without_comparing_each_with_each(http: httpx.Client) -> None:
+    names = [*range(200_000), 199_999]
+    body = b'{"a": {' + b", ".join(b'"%d": 1' % name for name in names) + b"}}"
+    reply = http.post(CHAT, content=body, headers=JSON, timeout=20)
+    assert reply.status_code == 400
+    assert error_of(reply)["param"] == "199999"
+
+
 def test_b47_a_good_request_is_answered_after_every_bad_one(http: httpx.Client) -> None:
     for body in MALFORMED.values():
         http.post(CHAT, content=body, headers=JSON)

@@ -7,6 +7,7 @@ does not quote the body.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -88,8 +89,8 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise InvalidRequest("The request body names a key twice.", param=repeated, code="invalid_json")
     return result
 
