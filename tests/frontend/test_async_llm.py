@@ -58,6 +58,17 @@ def test_prompt_logprobs_cover_the_prompt_even_with_max_tokens_zero():
     run(scenario())
 
 
+def test_prompt_logprobs_are_computed_once_for_all_choices():
+    async def scenario():
+        async with scripted([SAY_HI]) as (llm, engine):
+            replies = await collect(submit(llm, prompt_ids=[*PROMPT, *[9] * 40], max_tokens=1, n=4, prompt_logprobs=1))
+            assert len(replies[0].prompt_logprobs) == len(PROMPT) + 40
+            assert [replies[index].prompt_logprobs for index in (1, 2, 3)] == [None] * 3
+            assert engine.stats().prompt_tokens < 2 * (len(PROMPT) + 40)
+
+    run(scenario())
+
+
 def test_a_stop_string_ends_the_request_in_the_engine_too():
     async def scenario():
         async with scripted([TALK]) as (llm, engine):

@@ -83,6 +83,28 @@ def test_values_the_engine_cannot_hold_are_refused_by_name(param, options):
     assert refused(InvalidRequest, param, **options).param == param
 
 
+def test_b30_counts_larger_than_the_line_can_carry_mean_no_limit():
+    async def scenario():
+        async with scripted() as (llm, _):
+            stream = submit(llm, prompt_ids=[5] * 250, max_tokens=10**30, min_tokens=10**25, top_k=10**30)
+            reply = (await collect(stream))[0]
+            assert (len(reply.token_ids), reply.finish_reason) == (6, "length")
+
+    run(scenario())
+
+
+def test_a_request_that_cannot_be_sent_leaves_nothing_behind():
+    async def scenario():
+        async with scripted() as (llm, _):
+            with pytest.raises(UnicodeEncodeError):
+                submit(llm, cache_salt="\ud800")
+            assert llm.num_in_flight == 0
+            await collect(submit(llm, max_tokens=2))
+            await llm.drain(1.0)
+
+    run(scenario())
+
+
 def test_b65_the_queue_is_bounded_in_choices():
     async def scenario():
         frontend = FrontendConfig(max_num_queued_reqs=2)

@@ -114,6 +114,34 @@ def test_b60_an_engine_whose_step_never_ends_is_stuck_and_takes_nothing_more(mon
     run(scenario())
 
 
+def test_b60_a_stuck_engine_stays_stuck_when_its_clients_give_up(monkeypatch):
+    monkeypatch.setattr("sojourn.ipc.supervisor.STOP_TIMEOUT_S", 0.1)
+
+    async def scenario():
+        async with llm_over("process", stuck_after=0.5) as llm:
+            blocked = submit(llm, "blocked", [fake_engine.BLOCK])
+            await until(lambda: llm.state == "stuck")
+            await blocked.aclose()
+            assert llm.num_in_flight == 0
+            await asyncio.sleep(0.1)
+            assert llm.state == "stuck"
+
+    run(scenario())
+
+
+def test_b60_an_engine_that_took_the_abort_is_not_stuck():
+    async def scenario():
+        async with llm_over("thread", stuck_after=0.2) as llm:
+            stream = submit(llm, **ENDLESS)
+            await anext(stream)
+            await stream.aclose()
+            await asyncio.sleep(0.5)
+            assert llm.state == "ready"
+            await collect(submit(llm, max_tokens=2))
+
+    run(scenario())
+
+
 def test_b60_long_work_that_makes_progress_is_not_stuck():
     async def scenario():
         async with llm_over("thread", stuck_after=0.5) as llm:

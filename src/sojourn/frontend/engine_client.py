@@ -21,7 +21,7 @@ from sojourn.errors import (
     Unsupported,
 )
 from sojourn.frontend.reply import Reply
-from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused
+from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused, ToEngine
 from sojourn.ipc.supervisor import EngineLost, Event, Supervisor
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason, TokenDelta
 
@@ -45,6 +45,7 @@ class EngineClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self._last_progress_ns = time.monotonic_ns()
+        self._unheard = False  # the engine was told something and has said nothing since
         self._on_progress: OnProgress | None = None
         self._dispatcher: asyncio.Task[None] | None = None
 
@@ -52,7 +53,12 @@ class EngineClient:
     def state(self) -> EngineState:
         state = self._supervisor.state
         waited = time.monotonic_ns() - self._last_progress_ns
-        return "stuck" if state == "ready" and self._in_flight and waited > self._stuck_after_ns else state
+        return "stuck" if state == "ready" and self._busy and waited > self._stuck_after_ns else state
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a healthy engine would have something to say: clients who gave up don't make a stuck one healthy."""
+        return bool(self._in_flight) or self._unheard or self.stats.num_running > 0
 
     @property
     def info(self) -> EngineInfo:
@@ -102,11 +108,11 @@ class EngineClient:
 
     def add(self, reply: Reply, requests: list[EngineRequest]) -> None:
         """Hands over all choices of a request in one message."""
-        if not self._in_flight:
+        if not self._busy:
             self._last_progress_ns = time.monotonic_ns()
+        self._send(AddRequests(requests))  # first: what can't be sent must not stay in the map
         self._in_flight.update((request.request_id, reply) for request in requests)
         self._idle.clear()
-        self._supervisor.send(AddRequests(requests))
 
     def abort(self, reply: Reply) -> None:
         """Tells the engine to drop what is left of a request, then forgets it. Idempotent."""
@@ -125,10 +131,14 @@ class EngineClient:
         for reply in self.replies():
             self.fail(reply, error)
 
+    def _send(self, message: ToEngine) -> None:
+        self._supervisor.send(message)
+        self._unheard = True
+
     def _drop(self, engine_ids: Iterable[str]) -> None:
         ids = [engine_id for engine_id in engine_ids if engine_id in self._in_flight]
         if ids:
-            self._supervisor.send(AbortRequests(ids))
+            self._send(AbortRequests(ids))
         for engine_id in ids:
             self._forget(engine_id)
 
@@ -160,6 +170,7 @@ class EngineClient:
             case EngineLost(reason):
                 self.stats = EngineStats()
                 self.fail_all(RequestFailed(f"The engine was lost. {reason}", code="engine_dead"))
+                self._unheard = False
             case Loading(stage, fraction):
                 self.progress = (stage, fraction)
                 if self._on_progress is not None:
@@ -170,6 +181,7 @@ class EngineClient:
     def _on_outputs(self, outputs: Outputs) -> None:
         if outputs.stats.last_step_ns != self.stats.last_step_ns:
             self._last_progress_ns = time.monotonic_ns()
+        self._unheard = False
         self.stats = outputs.stats
         for arrival in outputs.arrivals:
             reply = self._in_flight.get(arrival.request_id)
@@ -181,7 +193,7 @@ class EngineClient:
             if reply is not None:  # otherwise aborted while this was on its way
                 stopped += self._on_delta(reply, delta)
         if stopped:
-            self._supervisor.send(AbortRequests(stopped))
+            self._send(AbortRequests(stopped))
 
     def _on_delta(self, reply: Reply, delta: TokenDelta) -> list[str]:
         """Returns the engine ids that must stop because their text has ended."""

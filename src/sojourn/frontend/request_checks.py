@@ -11,6 +11,7 @@ from sojourn.records import SamplingParams
 
 MAX_PRIORITY = 2**31 - 1
 MAX_SALT_CHARS = 256
+LARGEST_COUNT = 2**31 - 1  # beyond any context and vocabulary, so a larger count means the same
 
 
 def check_routing(priority: int, cache_salt: str) -> None:
@@ -21,9 +22,23 @@ def check_routing(priority: int, cache_salt: str) -> None:
 
 
 def choice_params(params: SamplingParams) -> list[SamplingParams]:
-    """What each of the `n` choices asks of the engine: everything alike, but a seed of its own."""
+    """What each of the `n` choices asks of the engine: everything alike, but a seed of its own.
+
+    The prompt's logprobs are asked of choice 0 only: the others share its prompt, and so its blocks.
+    """
+    counts = {
+        "max_tokens": None if params.max_tokens is None else min(params.max_tokens, LARGEST_COUNT),
+        "min_tokens": min(params.min_tokens, LARGEST_COUNT),
+        "top_k": min(params.top_k, LARGEST_COUNT),
+    }
     return [
-        msgspec.structs.replace(params, n=1, seed=None if params.seed is None else choice_seed(params.seed, index))
+        msgspec.structs.replace(
+            params,
+            **counts,
+            n=1,
+            seed=None if params.seed is None else choice_seed(params.seed, index),
+            prompt_logprobs=params.prompt_logprobs if index == 0 else None,
+        )
         for index in range(params.n)
     ]
 

@@ -64,7 +64,7 @@ class Gate:
         return engine
 
     def require_open(self) -> None:
-        """Raises Unavailable. A stuck engine may recover, so its queue still takes requests; only readiness tells."""
+        """Raises Unavailable. A stuck engine may recover meanwhile, so whether it takes a request is its own answer."""
         state = self.state
         if state in {"loading", "draining", "dead"}:
             raise unavailable(state)
