@@ -67,12 +67,21 @@ class LLMEngine:
         return self.core.step_log
 
     def add_request(self, prompt_ids: Sequence[int], params: SamplingParams | None = None) -> Request:
-        """Queue a prompt; its request_id is a running number. Raises ContextLengthExceeded or InvalidRequest."""
+        """Queue a prompt; its request_id is a running number. Raises ContextLengthExceeded or InvalidRequest.
+
+        A request is one choice, in token ids: `n` and `stop` are refused, they are LLM's.
+        """
+        params = params or SamplingParams()
+        if params.n > 1 or params.stop:
+            field = "n" if params.n > 1 else "stop"
+            raise InvalidRequest(
+                f"LLMEngine has neither choices nor text; use LLM.generate() for {field}.", param=field
+            )
         return self.core.add_request(
             EngineRequest(
                 request_id=str(next(self._names)),
                 prompt_ids=list(prompt_ids),
-                params=params or SamplingParams(),
+                params=params,
                 eos_token_ids=self._eos,
                 arrival_ns=time.monotonic_ns(),
             )
@@ -149,7 +158,8 @@ class LLM:
         Raises InvalidRequest or ContextLengthExceeded before anything is computed.
         """
         several: Sequence[str | Sequence[int]] = [prompts] if isinstance(prompts, str) else prompts
-        return self._run([self.tokenizer.encode(p) if isinstance(p, str) else list(p) for p in several], params)
+        ids = [self.tokenizer.encode(p) if isinstance(p, str) else list(p) for p in several]
+        return self._run(ids, params, continues_text=True)
 
     def chat(
         self,
@@ -164,10 +174,14 @@ class LLM:
         single = bool(messages) and isinstance(messages[0], Mapping)
         conversations = cast("Sequence[Sequence[Message]]", [messages] if single else messages)
         rendered = [self.chat_template.render(each, template_kwargs=template_kwargs) for each in conversations]
-        return self._run([self.tokenizer.encode_prompt(prompt) for prompt in rendered], params)
+        return self._run([self.tokenizer.encode_prompt(prompt) for prompt in rendered], params, continues_text=False)
 
     def _run(
-        self, prompts: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        *,
+        continues_text: bool,
     ) -> list[RequestOutput]:
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
         if len(each) != len(prompts):
@@ -176,23 +190,19 @@ class LLM:
         choices: dict[str, tuple[ChoiceState, RequestOutput]] = {}
         try:
             for prompt_ids, wanted in zip(prompts, each, strict=True):
-                results.append(self._add(prompt_ids, wanted, choices))
+                result = RequestOutput("", prompt_ids, [CompletionOutput(index) for index in range(wanted.n)])
+                results.append(result)
+                for index, engine_params in enumerate(choice_params(wanted)):
+                    request = self.engine.add_request(prompt_ids, engine_params)
+                    result.request_id = result.request_id or request.request_id
+                    state = ChoiceState(index, self.tokenizer, wanted, continues_text=continues_text)
+                    choices[request.request_id] = state, result
             while choices:
                 for delta in self.engine.step():
                     self._take(delta, choices)
         finally:  # a refused prompt, or an interrupt: what was already added must not run later
             self.engine.abort(choices)
         return results
-
-    def _add(
-        self, prompt_ids: list[int], params: SamplingParams, choices: dict[str, tuple[ChoiceState, RequestOutput]]
-    ) -> RequestOutput:
-        result = RequestOutput("", prompt_ids, [CompletionOutput(index) for index in range(params.n)])
-        for index, wanted in enumerate(choice_params(params)):
-            request = self.engine.add_request(prompt_ids, wanted)
-            result.request_id = result.request_id or request.request_id
-            choices[request.request_id] = ChoiceState(index, self.tokenizer, params), result
-        return result
 
     def _take(self, delta: TokenDelta, choices: dict[str, tuple[ChoiceState, RequestOutput]]) -> None:
         state, result = choices[delta.request_id]

@@ -60,6 +60,25 @@ def test_choices_logprobs_and_stops(llm: LLM) -> None:
     assert not llm.engine.has_unfinished()
 
 
+def test_a_completion_keeps_the_space_in_front_and_a_chat_reply_does_not(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm.tokenizer, "strip_leading_space", True)  # as a SentencePiece vocabulary has it
+    spaced = next(i for i in range(llm.engine.core.info.vocab_size) if llm.tokenizer.token_bytes(i).startswith(b" "))
+    forced = SamplingParams(max_tokens=1, temperature=0.0, logit_bias={spaced: 100.0})
+    word = llm.tokenizer.token_bytes(spaced).decode()
+    assert llm.generate("A river", forced)[0].outputs[0].text == word
+    assert llm.chat([{"role": "user", "content": "A river"}], forced)[0].outputs[0].text == word[1:]
+
+
+@pytest.mark.parametrize(("field", "value"), [("n", 2), ("stop", ("x",))])
+def test_the_engine_by_hand_refuses_what_only_text_can_do(llm: LLM, field: str, value: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        llm.engine.add_request([1, 2, 3], SamplingParams(**{field: value}))
+    assert caught.value.param == field
+    assert not llm.engine.has_unfinished()
+
+
 def test_b04_a_chat_gives_the_prompt_ids_of_the_template(llm: LLM) -> None:
     messages = [{"role": "user", "content": "Tell me about rivers."}]
     one, *several = llm.chat(messages, GREEDY), *llm.chat([messages, messages], GREEDY)

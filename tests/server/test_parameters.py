@@ -211,6 +211,11 @@ def test_completions_continue_the_prompts_text_and_chats_do_not(http: httpx.Clie
     assert [sent.continues_text for sent in engine.submitted] == [True, False]
 
 
+def test_b05_a_chat_that_continues_its_final_message_continues_its_text(http: httpx.Client, engine: FakeEngine) -> None:
+    chat(http, continue_final_message=True)
+    assert engine.submitted[0].continues_text
+
+
 def test_special_tokens_are_added_to_a_text_prompt_unless_refused(http: httpx.Client, engine: FakeEngine) -> None:
     complete(http)
     complete(http, add_special_tokens=False)

@@ -22,7 +22,7 @@ def check_routing(priority: int, cache_salt: str) -> None:
 
 
 def choice_params(params: SamplingParams) -> list[SamplingParams]:
-    """What each of the `n` choices asks of the engine: everything alike, but a seed of its own.
+    """What each of the `n` choices asks of the engine: everything alike but for a seed of its own; no stop strings.
 
     The prompt's logprobs are asked of choice 0 only: the others share its prompt, and so its blocks.
     """
@@ -36,6 +36,7 @@ def choice_params(params: SamplingParams) -> list[SamplingParams]:
             params,
             **counts,
             n=1,
+            stop=(),
             seed=None if params.seed is None else choice_seed(params.seed, index),
             prompt_logprobs=params.prompt_logprobs if index == 0 else None,
         )

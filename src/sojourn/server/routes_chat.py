@@ -39,7 +39,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             template_kwargs=body.chat_template_kwargs,
         )
         prompt_ids = call.fit(rendered, params)
-        generation = call.submit([prompt_ids], params, continues_text=False)
+        generation = call.submit([prompt_ids], params, continues_text=body.continue_final_message)
         shapes = None
         if params.logprobs is not None:
             shapes = ChatLogprobs(engine.tokenizer, params, top=params.logprobs)
