@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
+from array import array
 
 import numpy as np
 import pytest
 
+from sojourn.core.step_log import KEPT_STEPS, StepLog, StepRecord
 from sojourn.errors import InvalidRequest
 from sojourn.executor.scripted import Line, Script
 from sojourn.records import FinishReason, StepPlan, StepResult
@@ -89,6 +92,23 @@ def test_every_step_is_logged_with_who_computed_what() -> None:
     assert [record.step for record in records] == [0, 1, 2]
     assert all(0 <= record.compute + record.sample <= record.duration for record in records)
     assert [a.start + a.duration <= b.start for a, b in itertools.pairwise(records)] == [True, True]
+
+
+def test_a_full_log_of_a_full_batch_takes_tens_of_megabytes_not_hundreds() -> None:
+    request_ids = [f"chatcmpl-{i:032x}" for i in range(64)]
+    log = StepLog()
+    tracemalloc.start()
+    try:
+        for step in range(500):
+            positions = array("I", [step + 300 + i for i in range(64)])
+            counts = array("I", [1] * 64)
+            log.append(
+                StepRecord(step, step / 7, step / 9, 0.5, 0.25, tuple(request_ids), positions=positions, counts=counts)
+            )
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept / 500 * KEPT_STEPS < 100e6
 
 
 def test_stats_count_what_happened() -> None:

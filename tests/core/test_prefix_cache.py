@@ -63,7 +63,7 @@ def test_without_caching_nothing_is_found_and_nothing_stays() -> None:
         request = add(engine, name, FIRST, max_tokens=2)
         run(engine)
         assert request.num_cached == 0
-    assert engine.stats().kv_cached == 0
+    assert (engine.stats().kv_cached, engine.stats().prefix_queries) == (0, 0)
 
 
 def test_prompt_logprobs_need_every_position_so_the_cache_is_not_read() -> None:
@@ -74,6 +74,7 @@ def test_prompt_logprobs_need_every_position_so_the_cache_is_not_read() -> None:
     deltas = run(engine)
     assert request.num_cached == 0
     assert len(deltas[0].prompt_logprobs or []) == len(FIRST)
+    assert engine.stats().prefix_queries == len(FIRST), "only the first one looked anything up"
 
 
 def test_hashes_depend_on_tokens_parent_salt_and_adapter() -> None:

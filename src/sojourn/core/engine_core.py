@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from array import array
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -73,9 +74,9 @@ class EngineCore:
         if not scheduled.scheduled:  # the only running request gave its blocks back: it returns in the next step
             return []
         result = self.runner.run(self._plan(scheduled))
-        work = tuple((request.request_id, request.num_computed, n) for request, n in scheduled.scheduled)
+        positions = array("I", [request.num_computed for request, _ in scheduled.scheduled])  # update() advances them
         deltas = self.scheduler.update(scheduled, result)
-        self._record(start, work, result)
+        self._record(start, scheduled, positions, result)
         return deltas
 
     def stats(self) -> EngineStats:
@@ -140,7 +141,7 @@ class EngineCore:
             output_ids=request.output_ids,
         )
 
-    def _record(self, start: float, work: tuple[tuple[str, int, int], ...], result: StepResult) -> None:
+    def _record(self, start: float, scheduled: SchedulerOutput, positions: array[int], result: StepResult) -> None:
         if self._audit:
             self.audit()
         self._last_step_ns = time.monotonic_ns()
@@ -151,7 +152,9 @@ class EngineCore:
                 duration=time.perf_counter() - start,
                 compute=result.compute_ns / 1e9,
                 sample=result.sample_ns / 1e9,
-                scheduled=work,
+                request_ids=tuple(request.request_id for request, _ in scheduled.scheduled),
+                positions=positions,
+                counts=array("I", [n for _, n in scheduled.scheduled]),
             )
         )
 

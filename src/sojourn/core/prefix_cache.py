@@ -29,13 +29,16 @@ class PrefixCache:
         self.enabled = enabled
         self._in_flight: dict[bytes, Request] = {}  # block hash -> the running request that computes it
 
+    def serves(self, request: Request) -> bool:
+        """Whether the request may find anything. One that wants prompt logprobs needs every position computed."""
+        return self.enabled and request.params.prompt_logprobs is None
+
     def match(self, request: Request) -> list[int]:
         """Blocks of the longest cached prefix, without taking references.
 
-        The last token is never part of it: its logits are needed, so it is computed again. A request that wants
-        prompt logprobs finds nothing, since those need every position computed.
+        The last token is never part of it: its logits are needed, so it is computed again.
         """
-        if not self.enabled or request.params.prompt_logprobs is not None:
+        if not self.serves(request):
             return []
         hit: list[int] = []
         for block_hash in self._hashes(request, (request.num_tokens - 1) // self.block_size):
@@ -51,7 +54,7 @@ class PrefixCache:
         Waiting for it costs less than computing it twice: this is how the choices of n > 1, and prompts that arrive
         together, share one prefill. It ends when the other request computes the block, is preempted or finishes.
         """
-        if not self.enabled or request.params.prompt_logprobs is not None:
+        if not self.serves(request):
             return False
         if num_hit >= (request.num_tokens - 1) // self.block_size:
             return False

@@ -230,7 +230,8 @@ class Scheduler:
         out.admitted.append(request)
         if request.num_preemptions == 0:
             request.num_cached = request.num_computed
-        self.counters.prefix_queries += request.num_tokens
+        if self.kv.prefix_cache.serves(request):
+            self.counters.prefix_queries += request.num_tokens
         self.counters.cached_tokens += request.num_computed
 
     def _make_way_for_priority(self, out: SchedulerOutput) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +12,21 @@ KEPT_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: seconds on CLOCK_MONOTONIC, and (request id, first position, number of tokens) for each request."""
+    """One step: seconds on CLOCK_MONOTONIC, and who computed what, in arrays since tens of thousands are kept."""
 
     step: int
     start: float
     duration: float
     compute: float
     sample: float
-    scheduled: tuple[tuple[str, int, int], ...]
+    request_ids: tuple[str, ...]
+    positions: array[int]  # the first one that each request computed
+    counts: array[int]  # how many
+
+    @property
+    def scheduled(self) -> tuple[tuple[str, int, int], ...]:
+        """(request id, first position, number of tokens) for each request."""
+        return tuple(zip(self.request_ids, self.positions, self.counts, strict=True))
 
 
 class StepLog:
