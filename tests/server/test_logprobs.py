@@ -11,7 +11,7 @@ import pytest
 
 from sojourn.records import SamplingParams, TokenLogprobs
 from sojourn.server.logprobs import ChatLogprobs, CompletionLogprobs
-from tests.server.fake_engine import EOS, ByteTokenizer
+from tests.server.fake_engine import EOS, ByteTokenizer, FakeEngine
 from tests.server.streams import stream
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -143,6 +143,23 @@ def test_prompt_logprobs_have_vllms_shape(http: httpx.Client) -> None:
     assert reply["choices"][0]["prompt_logprobs"] == expected
     reply = http.post(CHAT, json={"messages": [{"role": "user", "content": "b"}], "prompt_logprobs": 1}).json()
     assert reply["prompt_logprobs"] == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ("n", {"prompt": [97] * 4000, "n": 128, "prompt_logprobs": 20}),
+        ("n", {"prompt": [97] * 4000, "n": 128, "echo": True, "logprobs": 5}),
+        ("prompt_logprobs", {"prompt": [[97] * 4000] * 13, "prompt_logprobs": 20}),
+    ],
+)
+def test_b87_the_prompt_logprobs_of_one_reply_are_bounded(
+    http: httpx.Client, engine: FakeEngine, field: str, body: dict[str, Any]
+) -> None:
+    reply = http.post(COMPLETIONS, json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, field)
+    assert engine.submitted == []
+    assert http.post(COMPLETIONS, json={"prompt": [97] * 400, "n": 2, "prompt_logprobs": 20}).status_code == 200
 
 
 def test_completions_logprobs_are_bounded(http: httpx.Client) -> None:

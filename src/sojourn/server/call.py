@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fastapi import Request, Response
 
+from sojourn.errors import InvalidRequest
 from sojourn.records import SamplingParams
 from sojourn.records.checks import check_request
 from sojourn.server.chunks import Envelope
@@ -18,6 +19,8 @@ from sojourn.server.protocol import SamplingBody
 from sojourn.server.request_ids import RequestIds
 from sojourn.server.seam import Engine
 from sojourn.server.sse import ChunkEncoder, EventStream
+
+MAX_PROMPT_LOGPROBS = 2**20  # entries in one reply: each choice carries all of its prompt's
 
 
 class Call:
@@ -35,6 +38,7 @@ class Call:
         self.engine = engine
         self._body = body
         self._prompt_field = prompt_field
+        self._num_prompt_logprobs = 0
 
     def envelope(self, object_name: str) -> Envelope:
         return Envelope(self.reply_id, object_name, self.created, self.model, self._body.include_usage)
@@ -43,7 +47,7 @@ class Call:
         """The prompt, cut only if the request asks for it.
 
         Raises InvalidRequest for an empty prompt or an id outside the vocabulary, ContextLengthExceeded for a prompt
-        that is too long.
+        that is too long, InvalidRequest for more prompt logprobs than a reply may hold.
         """
         keep = self._body.truncate_prompt_tokens
         if keep is not None:
@@ -52,7 +56,20 @@ class Call:
             prompt_ids = prompt_ids[-keep:]
         check_request(prompt_ids, params, self.engine.info, prompt_field=self._prompt_field)
         self.totals.prompt_tokens += len(prompt_ids)
+        self._bound_prompt_logprobs(len(prompt_ids), params)
         return prompt_ids
+
+    def _bound_prompt_logprobs(self, length: int, params: SamplingParams) -> None:
+        if params.prompt_logprobs is None:
+            return
+        self._num_prompt_logprobs += params.n * length * (1 + params.prompt_logprobs)
+        if self._num_prompt_logprobs > MAX_PROMPT_LOGPROBS:
+            field = "n" if params.n > 1 else "prompt_logprobs"
+            raise InvalidRequest(
+                f"The reply would hold more than {MAX_PROMPT_LOGPROBS} logprobs of prompt tokens: ask for fewer "
+                "choices, prompts or alternatives.",
+                param=field,
+            )
 
     def submit(self, prompts: Sequence[list[int]], params: SamplingParams, *, continues_text: bool) -> Generation:
         """All prompts or none. The generation ends with the request, however that ends."""

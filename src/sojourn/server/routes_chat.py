@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -47,6 +48,10 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             envelope = call.envelope("chat.completion.chunk")
             return await call.stream(generation, ChatChunks(envelope, call.totals, params.n, shapes))
         choices = await collect(generation, params.n)
+        if params.prompt_logprobs is not None:  # megabytes: not on the event loop
+            return await asyncio.to_thread(
+                lambda: replies.reply(_in_one_piece(call, body, prompt_ids, choices, shapes))
+            )
         return replies.reply(_in_one_piece(call, body, prompt_ids, choices, shapes))
 
 

@@ -54,6 +54,8 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
             )
             return await call.stream(generation, chunks)
         choices = await collect(generation, count)
+        if params.prompt_logprobs is not None:  # megabytes: not on the event loop
+            return await asyncio.to_thread(lambda: replies.reply(_in_one_piece(call, body, echoes, choices, shapes)))
         return replies.reply(_in_one_piece(call, body, echoes, choices, shapes))
 
 
