@@ -179,6 +179,19 @@ def test_rendering_gives_token_ids_and_hands_every_option_to_the_template():
     run(scenario())
 
 
+def test_b31_hopeless_messages_are_refused_by_their_own_name_unless_they_may_be_cut():
+    async def scenario():
+        async with scripted() as (llm, _):
+            llm.chat_template = StubTemplate()
+            messages = [{"role": "user", "content": "x" * 50_000}]
+            with pytest.raises(ContextLengthExceeded) as caught:
+                await llm.render(messages)
+            assert caught.value.param == "messages"
+            assert len(await llm.render(messages, must_fit=False)) == 50_000
+
+    run(scenario())
+
+
 def test_b02_without_a_template_the_error_names_the_flag_that_supplies_one():
     async def scenario():
         async with scripted() as (llm, _):

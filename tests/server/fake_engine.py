@@ -109,7 +109,7 @@ class FakeEngine:
         self.drained: float | None = None
         self.closed = False
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
         return ([BOS] if add_special_tokens and text else []) + list(text.encode())
 
     async def render(self, messages: list[dict[str, Any]], **arguments: Any) -> list[int]:

@@ -178,3 +178,11 @@ def test_b65_beyond_the_queue_bound_is_429_and_the_accepted_ones_are_unharmed() 
         running_one.close()
         assert {future.result().json()["choices"][0]["text"] for future in accepted} == {"alpha beta gamma delta"}
         assert http.post(PATH, json={**body, "n": 5}).status_code == 400  # can never fit, so a retry makes no sense
+
+
+def test_b31_a_prompt_beyond_hope_is_refused_unless_it_may_be_cut(http: httpx.Client) -> None:
+    body = {"prompt": "x" * 100_000, "max_tokens": 1}
+    refused = http.post(PATH, json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    usage = http.post(PATH, json={**body, "truncate_prompt_tokens": 10}).json()["usage"]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["truncated_tokens"]) == (10, 99_990)

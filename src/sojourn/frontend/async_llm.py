@@ -98,13 +98,17 @@ class AsyncLLM:
         """Returns the reason once the engine has died and won't be restarted: the server should exit non-zero."""
         return await self._client.gave_up()
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a raw prompt. Raises ContextLengthExceeded early when no tokenization of it could fit."""
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+        """Token ids of a raw prompt. Raises ContextLengthExceeded early when no tokenization of it could fit.
+
+        `must_fit` is False for a prompt that will be cut.
+        """
 
         info = self.info
 
         def work() -> list[int]:
-            self._check_text(text, info)
+            if must_fit:
+                self._check_text(text, info, "prompt")
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
         return await self._text.run(work, what="tokenize the prompt", param="prompt")
@@ -117,8 +121,12 @@ class AsyncLLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        must_fit: bool = True,
     ) -> list[int]:
-        """Messages through the chat template to token ids. Raises InvalidRequest with the template's own message."""
+        """Messages through the chat template to token ids. Raises InvalidRequest with the template's own message.
+
+        `must_fit`: see `tokenize`.
+        """
         template, info = self.chat_template, self.info
         if template is None:
             raise InvalidRequest(
@@ -135,7 +143,8 @@ class AsyncLLM:
                 template_kwargs=template_kwargs,
                 trust_message_tokens=self._config.trust_message_tokens,
             )
-            self._check_text(prompt.text, info)
+            if must_fit:
+                self._check_text(prompt.text, info, "messages")
             return self.tokenizer.encode_prompt(prompt)
 
         return await self._text.run(work, what="render the messages", param="messages")
@@ -230,7 +239,7 @@ class AsyncLLM:
         error = RequestTimeout(f"The request took longer than the {limit:g} s this server allows.")
         reply.timer = asyncio.get_running_loop().call_later(max(0.0, left), self._client.fail, reply, error)
 
-    def _check_text(self, text: str, info: EngineInfo) -> None:
+    def _check_text(self, text: str, info: EngineInfo, field: str) -> None:
         """In a text thread. A prompt's tokens are at least its characters divided by the longest token's."""
         if len(text) <= info.max_model_len * PLAUSIBLE_CHARS_PER_TOKEN:
             return
@@ -239,4 +248,5 @@ class AsyncLLM:
             self._longest_token = max(len(self.tokenizer.token_bytes(token_id)) for token_id in ids)
         least = -(-len(text) // self._longest_token)
         if least > info.max_model_len:
-            raise prompt_too_long(f"has {len(text)} characters, so at least {least} tokens", info)
+            found = f"has {len(text)} characters, so at least {least} tokens"
+            raise prompt_too_long(found, info, prompt_field=field)

@@ -38,6 +38,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             add_generation_prompt=body.wants_generation_prompt,
             continue_final_message=body.continue_final_message,
             template_kwargs=body.chat_template_kwargs,
+            must_fit=body.truncate_prompt_tokens is None,
         )
         prompt_ids = call.fit(rendered, params)
         generation = call.submit([prompt_ids], params, continues_text=body.continue_final_message)
@@ -62,6 +63,7 @@ async def render(
     add_generation_prompt: bool,
     continue_final_message: bool,
     template_kwargs: dict[str, Any],
+    must_fit: bool = True,
 ) -> list[int]:
     """Token ids of a conversation. Raises InvalidRequest if the model has no chat template or the template refuses."""
     if engine.chat_template is None:
@@ -72,6 +74,7 @@ async def render(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,
+        must_fit=must_fit,
     )
 
 

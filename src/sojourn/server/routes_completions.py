@@ -61,7 +61,8 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
 
 async def _token_ids(prompt: Prompt, body: CompletionRequest, engine: Engine) -> list[int]:
     if isinstance(prompt, str):
-        return await engine.tokenize(prompt, add_special_tokens=body.add_special_tokens)
+        must_fit = body.truncate_prompt_tokens is None
+        return await engine.tokenize(prompt, add_special_tokens=body.add_special_tokens, must_fit=must_fit)
     return prompt
 
 

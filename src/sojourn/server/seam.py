@@ -58,7 +58,7 @@ class Engine(Protocol):
     @property
     def served_names(self) -> tuple[str, ...]: ...
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]: ...
 
     async def render(
         self,
@@ -68,6 +68,7 @@ class Engine(Protocol):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        must_fit: bool = True,
     ) -> list[int]: ...
 
     def submit(
