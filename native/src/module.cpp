@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "module.h"
 #include "sojourn/dequantize.h"
 #include "sojourn/formats.h"
 
@@ -45,4 +46,5 @@ NB_MODULE(_kernels, m) {
         nb::arg("threads"),
         "Fills `out` (float32) with the weights of `data` (blocks of `format`). Releases the GIL.");
   m.def("formats", &formats, "Storage formats: name -> (weights per block, bytes per block).");
+  bind_executor(m);
 }

@@ -12,6 +12,7 @@ from sojourn.core.engine_core import EngineCore
 from sojourn.core.kv_manager import KVManager
 from sojourn.core.scheduler import Scheduler
 from sojourn.errors import StartupError
+from sojourn.executor.lowering import unsupported
 from sojourn.executor.memory_plan import MemoryPlan, plan_memory
 from sojourn.executor.model import Model
 from sojourn.executor.runner import Backend, ModelRunner
@@ -19,15 +20,13 @@ from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
 from sojourn.records import EngineInfo
 
+KV_BYTES = {"f16": 2, "f32": 4}  # per element
+
 OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it that is done
 
 
 def build_engine(config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:
     """The engine these options describe, weights loaded. Raises StartupError."""
-    if config.backend == "native":
-        raise StartupError("--backend native is not built yet; use --backend auto or reference.")
-    if config.cache.kv_cache_dtype not in ("auto", "f32"):
-        raise StartupError(f"--kv-cache-dtype {config.cache.kv_cache_dtype} is not built yet; use auto or f32.")
     if config.backend == "scripted":
         return _build_scripted(config)
     return build_from_model(Model.from_pretrained(config.model), config, on_progress)
@@ -37,11 +36,16 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
     """An engine for a model that is already open."""
     started = time.perf_counter()
     threads = config.threads or machine.usable_threads()[0]
+    block_size, obstacle = config.cache.block_size, unsupported(model.graph, config.cache.block_size)
+    if config.backend == "native" and obstacle is not None:
+        raise StartupError(f"--backend native can't run {config.model}: {obstacle}. Use --backend reference.")
+    native = config.backend != "reference" and obstacle is None
+    kv_dtype = _kv_dtype(config.cache.kv_cache_dtype, native)
     # The reference executor keeps every weight in float32.
-    weight_bytes = 4 * model.checkpoint.num_parameters
+    weight_bytes = model.checkpoint.weight_bytes if native else 4 * model.checkpoint.num_parameters
     plan = plan_memory(
         config.cache,
-        bytes_per_token=model.kv_bytes_per_token,
+        bytes_per_token=model.kv_bytes_per_token(KV_BYTES[kv_dtype]),
         model_context=model.config.max_position_embeddings,
         wanted_len=config.max_model_len,
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -52,7 +56,20 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         if on_progress is not None:
             on_progress("loading weights", loaded / total)
 
-    backend = model.reference_backend(plan.num_blocks, config.cache.block_size, threads=threads, on_weight=on_weight)
+    backend: Backend
+    if native:
+        backend = model.native_backend(
+            plan.num_blocks,
+            block_size,
+            max_rows=config.scheduler.max_num_batched_tokens,
+            threads=threads,
+            half_kv=kv_dtype == "f16",
+            on_weight=on_weight,
+        )
+        name, isa, weight_bytes = "native", backend.isa, backend.weight_bytes
+    else:
+        backend = model.reference_backend(plan.num_blocks, block_size, threads=threads, on_weight=on_weight)
+        name, isa = "reference" if obstacle is None else f"reference: {obstacle}", "NumPy"
     info = EngineInfo(
         model=config.model,
         architecture=model.config.architecture,
@@ -62,15 +79,26 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         max_model_len=plan.max_model_len,
         max_model_len_reason=plan.reason,
         num_kv_blocks=plan.num_blocks,
-        block_size=config.cache.block_size,
+        block_size=block_size,
         kv_bytes=plan.kv_bytes,
         weight_bytes=weight_bytes,
-        backend="reference",
+        backend=name,
         threads=threads,
-        isa="NumPy",
+        isa=isa,
         load_seconds=time.perf_counter() - started,
     )
     return _assemble(config, backend, plan, info)
+
+
+def _kv_dtype(wanted: str, native: bool) -> str:
+    """What K and V are stored in. Raises StartupError for what the backend can't store."""
+    offered = ("f16", "f32") if native else ("f32",)
+    if wanted == "auto":
+        return offered[0]
+    if wanted not in offered:
+        backend = "native" if native else "reference"
+        raise StartupError(f"--kv-cache-dtype {wanted}: the {backend} backend stores {' or '.join(offered)}.")
+    return wanted
 
 
 def _build_scripted(config: EngineConfig) -> EngineCore:

@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.executor.native_backend import NativeBackend
 from sojourn.graph import Graph
 from sojourn.graph.kv_storage import KVStorage
 from sojourn.graph.reference import ReferenceExecutor
@@ -45,9 +46,31 @@ class Model:
             logger.warning("%d tensor(s) of the file are not used: %s", len(unexpected), ", ".join(unexpected[:8]))
         return cls(checkpoint, config, graph)
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return KVStorage.block_bytes(self.graph.layers, 1)
+    def kv_bytes_per_token(self, element_bytes: int) -> int:
+        """K and V of one token over all layers."""
+        return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in self.graph.layers)
+
+    def native_backend(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        max_rows: int,
+        threads: int = 1,
+        half_kv: bool = True,
+        on_weight: OnWeight | None = None,
+    ) -> NativeBackend:
+        """The C++ executor on the weights as they are stored, repacked. `max_rows` is the most tokens of a step."""
+        return NativeBackend(
+            self.graph,
+            self.checkpoint,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_rows=max_rows,
+            threads=threads,
+            half_kv=half_kv,
+            on_weight=on_weight,
+        )
 
     def reference_backend(
         self, num_blocks: int, block_size: int, *, threads: int = 1, on_weight: OnWeight | None = None

@@ -1,0 +1,112 @@
+// A model as a list of ops over buffers, captured once and replayed for any batch. One call computes one step.
+//
+// Ops are of three kinds by how they share work: row ops give each worker a run of rows, matrix ops a run of panels,
+// attention a queue of items. Workers meet only where the kind changes, or where a matrix op follows another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "sojourn/formats.h"
+#include "sojourn/isa.h"
+#include "sojourn/thread_pool.h"
+
+namespace sojourn {
+
+using BufferId = int;  // a float array [rows, width] in the arena, perhaps with a quantized copy
+
+// What a step is computed from; mirrors records.StepPlan. The caller keeps the arrays alive during `forward`.
+struct StepInput {
+  std::int64_t tokens = 0, sequences = 0, table_width = 0;
+  const std::int32_t* token_ids = nullptr;     // [tokens]
+  const std::int32_t* positions = nullptr;     // [tokens]
+  const std::int32_t* cu_seqlens = nullptr;    // [sequences + 1]
+  const std::int32_t* block_tables = nullptr;  // [sequences, table_width]
+};
+
+// A weight left as the file stores it, whose rows are read one at a time. The caller keeps the bytes alive.
+struct StoredRows {
+  const FormatInfo* info;
+  const std::uint8_t* data;
+  std::int64_t rows, k;
+};
+
+struct AttentionWork;
+struct Op;
+struct Step;
+struct Tile;
+
+class Executor {
+ public:
+  // `max_rows`: the most tokens a step has.
+  Executor(Isa isa, int threads, std::int64_t max_rows);
+  ~Executor();
+
+  // --- Building, in execution order. Ids are checked: std::out_of_range.
+  BufferId add_buffer(std::int64_t width);
+  int add_matrix(std::shared_ptr<const PackedMatrix> matrix);
+  int add_vector(const float* values, std::int64_t count);  // copied
+  int add_rotation(const double* inverse_frequencies, std::int64_t half, float scale);  // copied
+  int add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks);
+
+  void embed(BufferId out, const StoredRows& table, float scale);
+  void rms_norm(BufferId x, BufferId out, int weight, std::int64_t group, float eps, float offset);
+  void quantize(BufferId x);
+  // out[i] = x @ matrices[i].T (+ bias, -1 for none) (+ residual, -1 for none; one matrix only).
+  void matmul(BufferId x, const std::vector<int>& matrices, const std::vector<BufferId>& outs,
+              const std::vector<int>& biases, BufferId residual);
+  void rope(BufferId x, std::int64_t head_dim, int rotation);
+  void attention(BufferId q, BufferId k, BufferId v, BufferId out, int kv_layer);
+  void glu(BufferId gate, BufferId up, BufferId out, Activation activation);
+  void add(BufferId a, BufferId b, BufferId out);
+  void scale(BufferId x, float factor);
+  void softcap(BufferId x, float cap);
+  // What follows runs over the rows given to `head`, not over the step's tokens.
+  void begin_head(BufferId hidden);
+
+  // --- Running. Not thread-safe: one caller at a time. Neither may be called before building is done.
+  // Computes the body; `hidden` [tokens, width of `result`] receives its result.
+  void forward(const StepInput& input, BufferId result, float* hidden);
+  // Computes the head for `rows` rows [rows, width]; `logits` has row stride `stride` >= padded width of `result`.
+  void head(const float* hidden, std::int64_t rows, BufferId result, float* logits, std::int64_t stride);
+
+  std::int64_t padded_width(BufferId id) const;
+  std::size_t arena_bytes() const;
+  std::size_t kv_bytes() const;
+  int threads() const { return pool_.size(); }
+
+ private:
+  struct Buffer;
+  struct Rotation;
+  struct KV;
+  void allocate_buffer(BufferId id);
+  void run(const std::vector<Op>& ops, Step& step);
+  void row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end);
+  void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
+  void matmul_op(const Op& op, Step& step, int worker);
+  void plan_attention(const std::vector<Op>& ops, Step& step);
+  void attention_op(const Op& op, Step& step, int worker, std::size_t index);
+  void attend_whole(const Op& op, Step& step, AttentionWork& work, int worker);
+  void attend_in_chunks(const Op& op, Step& step, AttentionWork& work, int worker);
+  AttentionItem item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, float* partials,
+                        std::int64_t partial_stride) const;
+  float* output_of(const Op& op, const Step& step, const Tile& tile, std::int64_t i) const;
+  const float* vector(int id) const;
+  std::vector<Op>& building();
+
+  const MatmulKernels& matmul_;
+  const VectorKernels& vector_;
+  std::int64_t max_rows_;
+  ThreadPool pool_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::shared_ptr<const PackedMatrix>> matrices_;
+  std::vector<std::vector<float>> vectors_;
+  std::vector<Rotation> rotations_;
+  std::vector<KV> kv_layers_;
+  std::vector<Op> body_, head_;
+  BufferId head_input_ = -1;
+};
+
+}  // namespace sojourn

@@ -1,0 +1,336 @@
+// Replays a captured list of ops. Owns the buffers and the KV memory; computes nothing itself but where work is split.
+#include "sojourn/executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "executor_parts.h"
+#include "sojourn/dequantize.h"
+
+namespace sojourn {
+
+Executor::Executor(Isa isa, int threads, std::int64_t max_rows)
+    : matmul_(matmul_kernels(isa)), vector_(vector_kernels(isa)), max_rows_(max_rows), pool_(threads) {
+  if (!has_isa(isa)) throw std::invalid_argument(std::string(isa_name(isa)) + " is not available on this machine");
+  body_.push_back(Op(OpKind::Rotations));
+}
+
+Executor::~Executor() = default;
+
+std::vector<Op>& Executor::building() { return head_input_ < 0 ? body_ : head_; }
+
+BufferId Executor::add_buffer(std::int64_t width) {
+  Buffer buffer;
+  buffer.width = width;
+  buffer.stride = round_up(width, kPair);
+  buffers_.push_back(std::move(buffer));
+  return static_cast<BufferId>(buffers_.size()) - 1;
+}
+
+int Executor::add_matrix(std::shared_ptr<const PackedMatrix> matrix) {
+  matrices_.push_back(std::move(matrix));
+  return static_cast<int>(matrices_.size()) - 1;
+}
+
+int Executor::add_vector(const float* values, std::int64_t count) {
+  vectors_.emplace_back(values, values + count);
+  return static_cast<int>(vectors_.size()) - 1;
+}
+
+int Executor::add_rotation(const double* inverse_frequencies, std::int64_t half, float scale) {
+  Rotation rotation{{inverse_frequencies, inverse_frequencies + half}, scale, nullptr, nullptr};
+  rotation.cos = allocate<float>(max_rows_ * half);
+  rotation.sin = allocate<float>(max_rows_ * half);
+  rotations_.push_back(std::move(rotation));
+  return static_cast<int>(rotations_.size()) - 1;
+}
+
+int Executor::add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks) {
+  const std::size_t bytes = kv_block_bytes(shape) * static_cast<std::size_t>(num_blocks);
+  const auto count = static_cast<std::int64_t>(bytes);
+  kv_layers_.push_back({shape, allocate<std::uint8_t>(count), allocate<std::uint8_t>(count), 2 * bytes});
+  return static_cast<int>(kv_layers_.size()) - 1;
+}
+
+void Executor::embed(BufferId out, const StoredRows& table, float scale) {
+  Op op(OpKind::Embed);
+  op.out = out, op.table = table, op.a = scale;
+  buffers_.at(out);
+  building().push_back(std::move(op));
+}
+
+void Executor::rms_norm(BufferId x, BufferId out, int weight, std::int64_t group, float eps, float offset) {
+  Op op(OpKind::RmsNorm);
+  op.x = x, op.out = out, op.id = weight, op.group = group, op.a = eps, op.b = offset;
+  if (static_cast<std::int64_t>(vectors_.at(weight).size()) != group || buffers_.at(x).width % group != 0)
+    throw std::out_of_range("a norm's weight does not fit its rows");
+  buffers_.at(out);
+  building().push_back(std::move(op));
+}
+
+void Executor::quantize(BufferId x) {
+  Buffer& buffer = buffers_.at(x);
+  if (buffer.codes == nullptr) {
+    const std::int64_t k = padded_k(buffer.width);
+    buffer.codes = allocate<std::int8_t>(max_rows_ * k);
+    buffer.scales = allocate<float>(max_rows_ * k / kActivationGroup);
+    buffer.sums = allocate<std::int32_t>(max_rows_ * k / 16);
+  }
+  Op op(OpKind::Quantize);
+  op.x = x;
+  building().push_back(std::move(op));
+}
+
+void Executor::matmul(BufferId x, const std::vector<int>& matrices, const std::vector<BufferId>& outs,
+                      const std::vector<int>& biases, BufferId residual) {
+  if (matrices.size() != outs.size() || matrices.size() != biases.size() || (residual >= 0 && outs.size() != 1))
+    throw std::out_of_range("a matrix op's lists do not fit each other");
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const PackedMatrix& matrix = *matrices_.at(matrices[i]);
+    if (matrix.k != buffers_.at(x).width || matrix.n != buffers_.at(outs[i]).width || outs[i] == residual)
+      throw std::out_of_range("a matrix does not fit its buffers");
+    if (biases[i] >= 0 && static_cast<std::int64_t>(vectors_.at(biases[i]).size()) != matrix.n)
+      throw std::out_of_range("a bias does not fit its matrix");
+  }
+  Op op(OpKind::Matmul);
+  op.x = x, op.y = residual, op.matrices = matrices, op.outs = outs, op.biases = biases;
+  building().push_back(std::move(op));
+}
+
+void Executor::rope(BufferId x, std::int64_t head_dim, int rotation) {
+  if (static_cast<std::int64_t>(rotations_.at(rotation).inverse_frequencies.size()) * 2 != head_dim ||
+      buffers_.at(x).width % head_dim != 0)
+    throw std::out_of_range("a rotation does not fit its heads");
+  Op op(OpKind::Rope);
+  op.x = x, op.group = head_dim, op.id = rotation;
+  building().push_back(std::move(op));
+}
+
+void Executor::attention(BufferId q, BufferId k, BufferId v, BufferId out, int kv_layer) {
+  const AttentionShape& shape = kv_layers_.at(kv_layer).shape;
+  if (buffers_.at(q).width != shape.num_heads * shape.head_dim || buffers_.at(out).width != buffers_.at(q).width ||
+      buffers_.at(k).width != shape.num_kv_heads * shape.head_dim || buffers_.at(v).width != buffers_.at(k).width)
+    throw std::out_of_range("attention's buffers do not fit its heads");
+  Op write(OpKind::WriteKV);
+  write.x = k, write.y = v, write.id = kv_layer;
+  building().push_back(std::move(write));
+  Op op(OpKind::Attention);
+  op.x = q, op.out = out, op.id = kv_layer;
+  building().push_back(std::move(op));
+}
+
+void Executor::glu(BufferId gate, BufferId up, BufferId out, Activation activation) {
+  if (buffers_.at(gate).width != buffers_.at(up).width || buffers_.at(out).width != buffers_.at(up).width)
+    throw std::out_of_range("a gate does not fit its values");
+  Op op(OpKind::Glu);
+  op.x = gate, op.y = up, op.out = out, op.activation = activation;
+  building().push_back(std::move(op));
+}
+
+void Executor::add(BufferId a, BufferId b, BufferId out) {
+  if (buffers_.at(a).width != buffers_.at(b).width || buffers_.at(out).width != buffers_.at(a).width)
+    throw std::out_of_range("the two sides of a sum differ in width");
+  Op op(OpKind::Add);
+  op.x = a, op.y = b, op.out = out;
+  building().push_back(std::move(op));
+}
+
+void Executor::scale(BufferId x, float factor) {
+  Op op(OpKind::Scale);
+  op.x = x, op.a = factor;
+  buffers_.at(x);
+  building().push_back(std::move(op));
+}
+
+void Executor::softcap(BufferId x, float cap) {
+  Op op(OpKind::Softcap);
+  op.x = x, op.a = cap;
+  buffers_.at(x);
+  building().push_back(std::move(op));
+}
+
+void Executor::begin_head(BufferId hidden) {
+  buffers_.at(hidden);
+  head_input_ = hidden;
+}
+
+std::int64_t Executor::padded_width(BufferId id) const { return buffers_.at(id).stride; }
+
+std::size_t Executor::arena_bytes() const {
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : buffers_) {
+    const auto rows = static_cast<std::size_t>(max_rows_);
+    if (buffer.owned != nullptr) bytes += rows * static_cast<std::size_t>(buffer.stride) * sizeof(float);
+    if (buffer.codes != nullptr) bytes += rows * static_cast<std::size_t>(padded_k(buffer.width)) * 11 / 8;
+  }
+  return bytes;
+}
+
+std::size_t Executor::kv_bytes() const {
+  std::size_t bytes = 0;
+  for (const KV& layer : kv_layers_) bytes += layer.bytes;
+  return bytes;
+}
+
+const float* Executor::vector(int id) const { return id < 0 ? nullptr : vectors_[static_cast<std::size_t>(id)].data(); }
+
+void Executor::forward(const StepInput& input, BufferId result, float* hidden) {
+  if (input.tokens > max_rows_) throw std::out_of_range("a step of more tokens than the executor was made for");
+  Step step;
+  step.input = input;
+  step.rows = input.tokens;
+  run(body_, step);
+  const Buffer& out = buffers_.at(result);
+  for (std::int64_t r = 0; r < input.tokens; ++r)
+    std::memcpy(hidden + r * out.width, out.row(r), static_cast<std::size_t>(out.width) * sizeof(float));
+}
+
+void Executor::head(const float* hidden, std::int64_t rows, BufferId result, float* logits, std::int64_t stride) {
+  Buffer& out = buffers_.at(result);
+  if (rows > max_rows_ || stride < out.stride) throw std::out_of_range("the head's rows do not fit");
+  allocate_buffer(head_input_);
+  const Buffer& in = buffers_.at(head_input_);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::memcpy(in.row(r), hidden + r * in.width, static_cast<std::size_t>(in.width) * sizeof(float));
+  // The logits of a large vocabulary are written where the caller wants them, never held twice.
+  const std::int64_t own_stride = out.stride;
+  out.data = logits, out.stride = stride;
+  Step step;
+  step.rows = rows;
+  run(head_, step);
+  out.data = nullptr, out.stride = own_stride;
+}
+
+void Executor::run(const std::vector<Op>& ops, Step& step) {
+  // Memory first, on one thread: workers may not fail.
+  for (const Op& op : ops) {
+    for (const BufferId id : {op.x, op.y, op.out}) allocate_buffer(id);
+    for (const BufferId id : op.outs) allocate_buffer(id);
+  }
+  plan_attention(ops, step);
+  pool_.run([&](int worker) {
+    bool previous_by_rows = true;
+    std::size_t attention_index = 0;
+    for (const Op& op : ops) {
+      if (!(op.by_rows() && previous_by_rows)) pool_.barrier(worker);
+      previous_by_rows = op.by_rows();
+      if (op.kind == OpKind::Matmul) {
+        matmul_op(op, step, worker);
+      } else if (op.kind == OpKind::Attention) {
+        attention_op(op, step, worker, attention_index++);
+      } else {
+        const Share rows(step.rows, worker, pool_.size());
+        if (rows.begin < rows.end) row_op(op, step, rows.begin, rows.end);
+      }
+    }
+  });
+}
+
+void Executor::allocate_buffer(BufferId id) {
+  if (id < 0) return;
+  Buffer& buffer = buffers_[static_cast<std::size_t>(id)];
+  if (buffer.data != nullptr) return;
+  buffer.owned = allocate<float>(max_rows_ * buffer.stride);
+  buffer.data = buffer.owned.get();
+}
+
+void Executor::row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end) {
+  const auto buffer = [this](BufferId id) -> const Buffer& { return buffers_[static_cast<std::size_t>(id)]; };
+  const std::int64_t rows = end - begin;
+  switch (op.kind) {
+    case OpKind::Rotations:
+      rotate_tables(step, begin, end);
+      break;
+    case OpKind::Embed:
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::size_t blocks = static_cast<std::size_t>(op.table.k) / op.table.info->block_elements;
+        const std::size_t id = static_cast<std::size_t>(step.input.token_ids[r]);
+        dequantize(*op.table.info, op.table.data + id * blocks * op.table.info->block_bytes, blocks, buffer(op.out).row(r), 1);
+        if (op.a != 1.0f) vector_.scale(buffer(op.out).row(r), op.a, op.table.k);
+      }
+      break;
+    case OpKind::RmsNorm:
+      for (std::int64_t r = begin; r < end; ++r)
+        vector_.rms_norm(buffer(op.x).row(r), 1, buffer(op.x).width, op.group, vector(op.id), op.a, op.b, buffer(op.out).row(r));
+      break;
+    case OpKind::Quantize:
+      matmul_.quantize_rows(buffer(op.x).data, buffer(op.x).stride, buffer(op.x).width, begin, end, buffer(op.x).quantized());
+      break;
+    case OpKind::Rope: {
+      const Rotation& rotation = rotations_[static_cast<std::size_t>(op.id)];
+      const std::int64_t half = op.group / 2;
+      vector_.rope(buffer(op.x).row(begin), buffer(op.x).stride, rows, buffer(op.x).width / op.group, op.group,
+                   rotation.cos.get() + begin * half, rotation.sin.get() + begin * half);
+      break;
+    }
+    case OpKind::WriteKV: {
+      const KV& kv = kv_layers_[static_cast<std::size_t>(op.id)];
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int64_t position = step.input.positions[r], size = kv.shape.block_size;
+        const std::int32_t* table = step.input.block_tables + step.sequence_of[static_cast<std::size_t>(r)] * step.input.table_width;
+        vector_.write_kv(kv.shape, kv.layer(), table[position / size], position % size, buffer(op.x).row(r), buffer(op.y).row(r));
+      }
+      break;
+    }
+    case OpKind::Glu:
+      vector_.glu(buffer(op.x).row(begin), buffer(op.y).row(begin), rows, 0, buffer(op.x).width, buffer(op.x).stride,
+                  op.activation, buffer(op.out).row(begin));
+      break;
+    case OpKind::Add:
+      for (std::int64_t r = begin; r < end; ++r) {
+        float* out = buffer(op.out).row(r);
+        if (op.out != op.x) std::memcpy(out, buffer(op.x).row(r), static_cast<std::size_t>(buffer(op.x).width) * sizeof(float));
+        vector_.add(out, buffer(op.y).row(r), buffer(op.x).width);
+      }
+      break;
+    case OpKind::Scale:
+      for (std::int64_t r = begin; r < end; ++r) vector_.scale(buffer(op.x).row(r), op.a, buffer(op.x).width);
+      break;
+    case OpKind::Softcap:
+      for (std::int64_t r = begin; r < end; ++r) vector_.softcap(buffer(op.x).row(r), op.a, buffer(op.x).width);
+      break;
+    case OpKind::Matmul:
+    case OpKind::Attention:
+      break;
+  }
+}
+
+void Executor::rotate_tables(Step& step, std::int64_t begin, std::int64_t end) {
+  for (Rotation& rotation : rotations_) {
+    const std::size_t half = rotation.inverse_frequencies.size();
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::size_t i = 0; i < half; ++i) {
+        const double angle = step.input.positions[r] * rotation.inverse_frequencies[i];
+        const std::size_t at = static_cast<std::size_t>(r) * half + i;
+        rotation.cos[at] = static_cast<float>(std::cos(angle)) * rotation.scale;
+        rotation.sin[at] = static_cast<float>(std::sin(angle)) * rotation.scale;
+      }
+  }
+}
+
+void Executor::matmul_op(const Op& op, Step& step, int worker) {
+  const Buffer& x = buffers_[static_cast<std::size_t>(op.x)];
+  std::int64_t pairs = 0;
+  for (const int id : op.matrices) pairs += matrices_[static_cast<std::size_t>(id)]->panels / 2;
+  const Share share(pairs, worker, pool_.size());
+  std::int64_t first = 0;  // of the current matrix, in the row of all of them
+  for (std::size_t i = 0; i < op.matrices.size(); ++i) {
+    const PackedMatrix& matrix = *matrices_[static_cast<std::size_t>(op.matrices[i])];
+    const std::int64_t begin = std::max(share.begin - first, std::int64_t{0});
+    const std::int64_t end = std::min(share.end - first, matrix.panels / 2);
+    first += matrix.panels / 2;
+    if (begin >= end) continue;
+    const Buffer& out = buffers_[static_cast<std::size_t>(op.outs[i])];
+    matmul_.matmul(matrix, x.quantized(), x.data, x.stride, step.rows, 2 * begin, 2 * end, out.data, out.stride);
+    const std::int64_t column = begin * kPair, columns = std::min(end * kPair, matrix.n) - column;
+    for (std::int64_t r = 0; r < step.rows; ++r) {
+      if (op.biases[i] >= 0) vector_.add(out.row(r) + column, vector(op.biases[i]) + column, columns);
+      if (op.y >= 0) vector_.add(out.row(r) + column, buffers_[static_cast<std::size_t>(op.y)].row(r) + column, columns);
+    }
+  }
+}
+
+}  // namespace sojourn

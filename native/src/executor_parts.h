@@ -1,0 +1,108 @@
+// The executor's private parts: buffers, ops, and what one step keeps while it is computed.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "sojourn/executor.h"
+
+namespace sojourn {
+
+inline constexpr std::int64_t kPair = 2 * kPanelRows;  // columns that a worker's share is a multiple of
+
+inline std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
+
+// Worker w's part of [0, count).
+struct Share {
+  std::int64_t begin, end;
+  Share(std::int64_t count, int worker, int workers)
+      : begin(count * worker / workers), end(count * (worker + 1) / workers) {}
+};
+
+struct FreeDeleter {
+  void operator()(void* p) const { std::free(p); }
+};
+
+template <class T>
+using Array = std::unique_ptr<T[], FreeDeleter>;
+
+// Untouched pages take no memory, so room for the worst case costs nothing until it is needed.
+template <class T>
+Array<T> allocate(std::int64_t count) {
+  const std::int64_t bytes = round_up((count < 1 ? 1 : count) * static_cast<std::int64_t>(sizeof(T)), 64);
+  void* p = std::aligned_alloc(64, static_cast<std::size_t>(bytes));
+  if (p == nullptr) throw std::bad_alloc();
+  return Array<T>(static_cast<T*>(p));
+}
+
+struct Executor::Buffer {
+  std::int64_t width = 0, stride = 0;
+  Array<float> owned;
+  float* data = nullptr;
+  Array<std::int8_t> codes;
+  Array<float> scales;
+  Array<std::int32_t> sums;
+
+  float* row(std::int64_t r) const { return data + r * stride; }
+  QuantizedRows quantized() const { return {codes.get(), scales.get(), sums.get(), padded_k(width)}; }
+};
+
+// The cosines and sines of one kind of rotation for the step's tokens.
+struct Executor::Rotation {
+  std::vector<double> inverse_frequencies;
+  float scale;
+  Array<float> cos, sin;  // [max_rows, half]
+};
+
+struct Executor::KV {
+  AttentionShape shape;
+  Array<std::uint8_t> keys, values;
+  std::size_t bytes;
+  KVLayer layer() const { return {keys.get(), values.get()}; }
+};
+
+enum class OpKind { Rotations, Embed, RmsNorm, Quantize, Rope, WriteKV, Glu, Add, Scale, Softcap, Matmul, Attention };
+
+struct Op {
+  OpKind kind;
+  BufferId x = -1, y = -1, out = -1;
+  int id = -1;  // vector, rotation or KV layer
+  std::int64_t group = 0;
+  float a = 0, b = 0;
+  Activation activation = Activation::Silu;
+  StoredRows table{};
+  std::vector<int> matrices, biases;
+  std::vector<BufferId> outs;
+
+  explicit Op(OpKind which) : kind(which) {}
+  bool by_rows() const { return kind != OpKind::Matmul && kind != OpKind::Attention; }
+};
+
+// Up to kQueryTile query vectors of one KV head and one sequence. A sequence's queries are numbered by row, then by head
+// within the KV head's group.
+struct Tile {
+  std::int64_t sequence, kv_head, first_query, count;
+  std::int64_t first_chunk, last_chunk;  // inclusive: what any of its queries sees
+};
+
+// One attention op's share-out in this step.
+struct AttentionWork {
+  std::vector<Tile> tiles;
+  bool in_chunks = false;  // few tiles: their chunks are shared out, and joined in a second pass
+  std::vector<std::int64_t> chunk_tile;  // in_chunks: tile of each item; the item's chunk follows from its place
+  std::vector<std::int64_t> first_item;  // in_chunks: of each tile
+  PaddedCounter next, next_join;
+};
+
+struct Step {
+  StepInput input;
+  std::int64_t rows = 0;
+  std::vector<std::int64_t> sequence_of;  // [tokens]
+  std::vector<std::unique_ptr<AttentionWork>> attention;  // one per attention op
+  Array<float> partials;                  // in_chunks: [items, kQueryTile, head_dim + 2] of the op being computed
+  std::vector<Array<float>> scratch;      // otherwise: one per worker, [kQueryTile, chunks, head_dim + 2]
+};
+
+}  // namespace sojourn

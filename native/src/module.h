@@ -1,0 +1,6 @@
+// The parts of the extension module, one per file module_*.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+void bind_executor(nanobind::module_& m);

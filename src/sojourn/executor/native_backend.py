@@ -1,0 +1,77 @@
+"""The native backend: a graph lowered once to the C++ executor, then one GIL-free call per step.
+
+Owns the executor and through it the packed weights, the buffers and the KV memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sojourn.errors import StartupError
+from sojourn.executor.lowering import Lowering, unsupported
+from sojourn.graph import Graph
+from sojourn.native import Executor, isas
+from sojourn.records import StepPlan
+from sojourn.weights.checkpoint import Checkpoint
+
+__all__ = ["NativeBackend", "choose_isa", "unsupported"]
+
+ISA_VARIABLE = "SOJOURN_ISA"
+
+
+def choose_isa() -> str:
+    """The best instruction set of this machine, or the one that SOJOURN_ISA forces. Raises StartupError."""
+    available = isas()
+    wanted = os.environ.get(ISA_VARIABLE) or available[0]
+    if wanted not in available:
+        raise StartupError(f"{ISA_VARIABLE}={wanted}: this machine has {', '.join(available)}.")
+    return wanted
+
+
+class NativeBackend:
+    """`max_rows` is the most tokens of a step. K and V are kept in float16, or in float32 if not `half_kv`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_rows: int,
+        threads: int,
+        half_kv: bool = True,
+        on_weight: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.isa = choose_isa()
+        self._executor = Executor(self.isa, threads, max_rows)
+        lowering = Lowering(self._executor, checkpoint, on_weight or (lambda loaded, total: None))
+        lowering.add_kv(graph, num_blocks, block_size, half_kv)
+        self._hidden = lowering.section(graph.body, graph.hidden)
+        self._executor.begin_head(lowering.take(graph.selected))
+        self._logits = lowering.section(graph.head, graph.logits)
+        self._hidden_width = graph.hidden.width
+        self._vocab_size = graph.logits.width
+        self._logits_stride = self._executor.padded_width(self._logits)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._executor.matrix_bytes
+
+    def forward(self, plan: StepPlan) -> NDArray[np.float32]:
+        """Computes the plan's T tokens and writes their K and V. -> [T, hidden], rows to be given to `logits`."""
+        hidden = np.empty((plan.num_tokens, self._hidden_width), np.float32)
+        self._executor.forward(
+            plan.token_ids, plan.positions, plan.cu_seqlens_q, plan.block_tables, self._hidden, hidden
+        )
+        return hidden
+
+    def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows of `forward`'s result [R, hidden] -> [R, vocab]."""
+        logits = np.empty((len(hidden), self._logits_stride), np.float32)
+        self._executor.head(np.ascontiguousarray(hidden), self._logits, logits)
+        return logits[:, : self._vocab_size]

@@ -1,0 +1,120 @@
+"""The native backend against its slow twin, and against itself in every arrangement of a step: bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from sojourn.errors import StartupError
+from sojourn.executor.lowering import unsupported
+from sojourn.executor.model import Model
+from sojourn.executor.native_backend import NativeBackend
+from sojourn.native import isas
+from tests.graph.plans import make_plan
+from tests.models.micro import CASES, golden, write_directory
+
+BLOCK = 16
+BLOCKS = 64
+SMALL_GAP = 2e-2  # logits of the micro models, BF16 weights in FP32 arithmetic, K and V in float32
+
+
+def backend(model: Model, *, threads: int = 2, half_kv: bool = True, max_rows: int = 256) -> NativeBackend:
+    return model.native_backend(BLOCKS, BLOCK, max_rows=max_rows, threads=threads, half_kv=half_kv)
+
+
+def whole(executor: NativeBackend, ids: list[int]) -> NDArray[np.float32]:
+    """Logits of every position, computed in one step."""
+    table = np.arange(BLOCKS)[None, :]
+    return executor.logits(executor.forward(make_plan([(ids, 0)], table)))
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Model:
+    return Model.from_pretrained("smollm2:135m")
+
+
+@pytest.fixture(scope="module")
+def twin(smollm2: Model) -> NativeBackend:
+    return backend(smollm2)
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("case", [name for name in CASES if "moe" not in name])
+def test_micro_models_agree_with_the_goldens(
+    case: str, isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every architecture but the mixture of experts: windows, q/k norms, biases, all kinds of RoPE scaling."""
+    monkeypatch.setenv("SOJOURN_ISA", isa)
+    model = Model.from_pretrained(str(write_directory(case, tmp_path / "model")))
+    expected = golden(case)
+    executor = backend(model, half_kv=False)
+    assert executor.isa == isa
+    found = whole(executor, expected["prompt"].tolist())[expected["positions"]]
+    assert np.abs(found - expected["logits"]).max() < 1e-3
+
+
+def test_an_instruction_set_that_is_not_there_is_refused(smollm2: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOJOURN_ISA", "avx9000")
+    with pytest.raises(StartupError, match=r"avx9000.*portable"):
+        backend(smollm2)
+
+
+def test_a_graph_without_native_kernels_says_why(smollm2: Model, tmp_path: Path) -> None:
+    case = next(name for name in CASES if "moe" in name)
+    moe = Model.from_pretrained(str(write_directory(case, tmp_path / "moe")))
+    assert "mixture-of-experts" in (unsupported(moe.graph, BLOCK) or "")
+    assert "block-size" in (unsupported(smollm2.graph, 24) or "")
+    assert unsupported(smollm2.graph, BLOCK) is None
+
+
+def test_quantized_weights_stay_close_to_the_reference(smollm2: Model, twin: NativeBackend) -> None:
+    """Activations in int8 move the logits a little: mean KL of the next-token distributions, as llama.cpp is judged."""
+    ids = [int(i) for i in np.random.default_rng(3).integers(100, 40_000, 40)] + list(range(1000, 1060))
+    reference = smollm2.reference_backend(BLOCKS, BLOCK)
+    exact = reference.logits(reference.forward(make_plan([(ids, 0)], np.arange(BLOCKS)[None, :]))).astype(np.float64)
+    found = whole(twin, ids).astype(np.float64)
+    p, q = (x - x.max(1, keepdims=True) for x in (exact, found))
+    p, q = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (p, q))
+    divergence = (np.exp(p) * (p - q)).sum(1)
+    assert divergence.mean() < 0.01
+
+
+@pytest.mark.parametrize("threads", [1, 3, 4])
+def test_the_number_of_threads_changes_no_bit(smollm2: Model, twin: NativeBackend, threads: int) -> None:
+    ids = list(range(500, 640))
+    assert whole(backend(smollm2, threads=threads), ids).tobytes() == whole(twin, ids).tobytes()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32))
+def test_batching_chunking_and_paging_change_no_bit(smollm2: Model, twin: NativeBackend, seed: int) -> None:
+    """Several sequences in random chunks, mixed steps and scattered blocks, against each one alone in one step."""
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(0, 49_000, rng.integers(1, 120)).tolist() for _ in range(rng.integers(2, 7))]
+    alone = [whole(twin, ids)[-1] for ids in prompts]
+    blocks = rng.permutation(BLOCKS)
+    tables = blocks[: len(prompts) * 8].reshape(len(prompts), 8)
+    done = [0] * len(prompts)
+    last: dict[int, NDArray[np.float32]] = {}
+    while len(last) < len(prompts):
+        chunks, rows = [], []
+        for index, ids in enumerate(prompts):
+            count = int(min(rng.integers(0, 40), len(ids) - done[index]))
+            if count:
+                chunks.append((ids[done[index] : done[index] + count], done[index]))
+                rows.append(index)
+                done[index] += count
+        if not chunks:
+            continue
+        plan = make_plan(chunks, tables[rows])
+        logits = twin.logits(twin.forward(plan)[plan.cu_seqlens_q[1:] - 1])
+        for index, row in zip(rows, logits, strict=True):
+            if done[index] == len(prompts[index]):
+                last[index] = row
+    for index, expected in enumerate(alone):
+        assert last[index].tobytes() == expected.tobytes()
