@@ -227,7 +227,7 @@ class AsyncLLM:
         base = request_id
         while True:
             ids = [base] if num_choices == 1 else [f"{base}/{index}" for index in range(num_choices)]
-            if not any(self._client.knows(engine_id) for engine_id in ids):
+            if not any(self._client.may_speak_of(engine_id) for engine_id in ids):
                 return ids
             base = f"{request_id}#{next(self._copies)}"
 
