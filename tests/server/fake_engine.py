@@ -85,6 +85,7 @@ class FakeEngine:
     served_names = ("fake-model", "org/fake")
     tokenizer = ByteTokenizer()
     info = INFO
+    capacity = 576
 
     def __init__(self) -> None:
         self.reset()

@@ -90,6 +90,11 @@ class AsyncLLM:
         """Choices that are queued or running, as admission counts them."""
         return self._client.num_in_flight
 
+    @property
+    def capacity(self) -> int:
+        """The most choices that may be in flight: running and queued together."""
+        return self._max_in_flight
+
     async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Starts the engine and waits until it can serve. Raises StartupError."""
         return await self._client.start(on_progress)
