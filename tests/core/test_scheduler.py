@@ -185,6 +185,31 @@ def test_b26_a_strictly_higher_priority_displaces_the_lowest() -> None:
     assert high.output_ids == alone(prompt(6, 1), 4)
 
 
+@pytest.mark.parametrize("max_num_seqs", [1, 4])
+def test_b26_a_long_prompt_does_not_wait_for_one_of_lower_priority(max_num_seqs: int) -> None:
+    engine = make_engine(num_blocks=256, budget=16, max_num_seqs=max_num_seqs)
+    low = add(engine, "low", prompt(400), max_tokens=4, priority=5)
+    for _ in range(3):
+        engine.step()
+    high = add(engine, "high", prompt(100, 1), max_tokens=4)
+    for _ in range(10):
+        engine.step()
+    assert high.finish_reason is not None
+    run(engine)
+    assert low.num_preemptions == 1
+    assert low.output_ids == alone(prompt(400), 4)
+    assert high.output_ids == alone(prompt(100, 1), 4)
+
+
+def test_b26_a_long_prompt_waits_for_one_of_equal_priority() -> None:
+    engine = make_engine(num_blocks=256, budget=16)
+    add(engine, "first", prompt(400), max_tokens=4, priority=5)
+    engine.step()
+    add(engine, "second", prompt(100, 1), max_tokens=4, priority=5)
+    run(engine)
+    assert engine.stats().num_preemptions == 0
+
+
 def test_b26_equal_priorities_never_displace_each_other() -> None:
     engine = make_engine(max_num_seqs=1)
     add(engine, "first", prompt(6), max_tokens=20, priority=3)

@@ -191,3 +191,21 @@ def test_b36_five_hundred_random_aborts_leave_everything_empty():
             assert whole_pool.finish_reason == "length"
 
     run(scenario())
+
+
+def test_b36_an_id_used_again_after_an_abort_gets_none_of_the_old_tokens():
+    lines = [
+        Line(prompt=byte_ids("old:"), tokens=byte_ids("old" * 50)),
+        Line(prompt=byte_ids("new:"), tokens=byte_ids("fresh")),
+    ]
+
+    async def scenario():
+        async with scripted(lines, script={"seconds_per_step": 0.05}) as (llm, _):
+            for _ in range(3):
+                old = submit(llm, "chat", byte_ids("old:"), max_tokens=100)
+                await anext(old)
+                await old.aclose()
+                new = (await collect(submit(llm, "chat", byte_ids("new:"), max_tokens=20)))[0]
+                assert new.text == "fresh"
+
+    run(scenario())

@@ -25,7 +25,7 @@ def flags(text: str) -> set[str]:
 def test_the_two_commands_come_first(readme):
     first = readme.split("```")[1].split("\n")
     assert first[1].startswith("make serve")
-    assert first[2].startswith("curl ")
+    assert first[2].startswith("make test")
 
 
 def test_every_flag_in_the_readme_exists(readme):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from sojourn.errors import InvalidRequest
+from sojourn.errors import InvalidRequest, Unavailable
 from sojourn.records import EngineInfo, EngineStats, SamplingParams, TokenLogprobs
 
 BOS, EOS = 256, 257
@@ -85,6 +85,7 @@ class FakeEngine:
     served_names = ("fake-model", "org/fake")
     tokenizer = ByteTokenizer()
     info = INFO
+    capacity = 576
 
     def __init__(self) -> None:
         self.reset()
@@ -135,6 +136,8 @@ class FakeEngine:
         continues_text: bool = False,
     ) -> AsyncIterator[list[FakeDelta]]:
         assert arrival_ns > 0
+        if self.drained is not None:
+            raise Unavailable("drained")
         error = self.refuse(request_id)
         if error is not None:
             raise error

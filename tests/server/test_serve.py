@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -95,7 +96,21 @@ def test_b61_running_requests_finish_after_sigterm_and_new_ones_are_refused() ->
         assert check_complete(events(stream.reply), n=1, include_usage=False, chat=True) == [text]
         code, output = server.end(10)
     assert code == 0
-    assert "closed=True drained=30.0" in output
+    assert "closed=True drained=0.0" in output
+
+
+def test_b61_a_request_whose_messages_are_being_rendered_at_the_signal_is_answered() -> None:
+    with process(render_delay=2.0) as server:
+        server.wait_until(200)
+        stream = Stream(server.url, "late")
+        # The scrape is the other one.
+        wait_for(lambda: re.search(r"http_requests_in_flight\S* 2", server.get("/metrics").text) is not None)
+        server.popen.send_signal(signal.SIGTERM)
+        stream.join()
+        assert stream.status == 200
+        assert check_complete(events(stream.reply), n=1, include_usage=False, chat=True) == ["late"]
+        code, _ = server.end(10)
+    assert code == 0
 
 
 def test_b61_after_the_timeout_streams_end_with_an_error_event() -> None:

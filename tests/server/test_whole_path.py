@@ -186,3 +186,15 @@ def test_b31_a_prompt_beyond_hope_is_refused_unless_it_may_be_cut(http: httpx.Cl
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
     usage = http.post(PATH, json={**body, "truncate_prompt_tokens": 10}).json()["usage"]
     assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["truncated_tokens"]) == (10, 99_990)
+
+
+@pytest.mark.parametrize(
+    ("field", "body"), [("prompt", {"prompt": ["a"] * 20}), ("n", {"prompt": ["a"] * 5, "n": 2}), ("n", {"n": 9})]
+)
+def test_b65_more_choices_than_the_server_ever_holds_is_400_and_not_a_full_queue(
+    field: str, body: dict[str, Any]
+) -> None:
+    with serving(max_num_seqs=4, frontend=FrontendConfig(max_num_queued_reqs=4)) as (_, http):
+        reply = http.post(PATH, json={"prompt": "a", "max_tokens": 1, **body})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, field)
+        assert http.post(PATH, json={"prompt": ["a"] * 4, "n": 2, "max_tokens": 1}).status_code == 200

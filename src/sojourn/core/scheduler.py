@@ -239,7 +239,7 @@ class Scheduler:
 
         Before anything is scheduled, so that no victim is part of the step. Nothing happens unless the way made is
         then used: equal priorities never displace each other, and nobody is displaced for a request that would
-        still have to wait for blocks, for a shared prefix, or for the prompt that is partly computed.
+        still have to wait for blocks, for a shared prefix, or for a prompt of its own rank that is partly computed.
         """
         head = self.waiting[0] if self.waiting else None
         lower = [r for r in self.running if head is not None and r.priority > head.priority]
@@ -249,12 +249,16 @@ class Scheduler:
         stays = self.running[: len(self.running) - len(lower)]
         obtainable = self.kv.pool.num_available + self.kv.num_freed_by(lower)
         fits_in_step = head.num_tokens <= (self.max_num_batched_tokens - len(self.running)) // 2
+        in_the_way = None if fits_in_step else self._partial()  # only one prompt at a time may be partly computed
         if (
             self.kv.num_blocks_for(head.num_tokens) + self._headroom(head, stays) > obtainable
             or self.kv.prefix_cache.awaits(head, len(hit))
-            or not (fits_in_step or self._partial() is None)
+            or (in_the_way is not None and in_the_way not in lower)
         ):
             return
+        if in_the_way is not None:
+            self._preempt(in_the_way, out)
+            lower.remove(in_the_way)
         for victim in reversed(lower):
             if self._free_slots and self.kv.fits(head, hit, headroom=self._headroom(head, self.running)):
                 return

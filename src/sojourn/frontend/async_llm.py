@@ -90,6 +90,11 @@ class AsyncLLM:
         """Choices that are queued or running, as admission counts them."""
         return self._client.num_in_flight
 
+    @property
+    def capacity(self) -> int:
+        """The most choices that may be in flight: running and queued together."""
+        return self._max_in_flight
+
     async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Starts the engine and waits until it can serve. Raises StartupError."""
         return await self._client.start(on_progress)
@@ -227,7 +232,7 @@ class AsyncLLM:
         base = request_id
         while True:
             ids = [base] if num_choices == 1 else [f"{base}/{index}" for index in range(num_choices)]
-            if not any(self._client.knows(engine_id) for engine_id in ids):
+            if not any(self._client.may_speak_of(engine_id) for engine_id in ids):
                 return ids
             base = f"{request_id}#{next(self._copies)}"
 

@@ -27,6 +27,7 @@ from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason
 
 logger = logging.getLogger(__name__)
 
+REMEMBERED_ABORTS = 4096  # many more than can be aborted within one step
 STUCK_AFTER_S = 60.0  # no step takes this long: each computes at most max_num_batched_tokens
 
 EngineState = Literal["loading", "ready", "stuck", "dead"]
@@ -42,6 +43,7 @@ class EngineClient:
         self._supervisor = supervisor
         self._stuck_after_ns = int(stuck_after * 1e9)
         self._in_flight: dict[str, Reply] = {}  # by engine id
+        self._aborted: dict[str, None] = {}  # engine ids, oldest first
         self._idle = asyncio.Event()
         self._idle.set()
         self._last_progress_ns = time.monotonic_ns()
@@ -76,8 +78,9 @@ class EngineClient:
         """Choices, not requests."""
         return len(self._in_flight)
 
-    def knows(self, engine_id: str) -> bool:
-        return engine_id in self._in_flight
+    def may_speak_of(self, engine_id: str) -> bool:
+        """In flight, or aborted so recently that the engine's tokens for it may still be on their way."""
+        return engine_id in self._in_flight or engine_id in self._aborted
 
     def replies(self) -> list[Reply]:
         """Every request in flight once, oldest first."""
@@ -135,10 +138,17 @@ class EngineClient:
         self._supervisor.send(message)
         self._unheard = True
 
+    def _send_abort(self, engine_ids: list[str]) -> None:
+        if not engine_ids:
+            return
+        self._send(AbortRequests(engine_ids))
+        self._aborted.update(dict.fromkeys(engine_ids))
+        for engine_id in list(self._aborted)[:-REMEMBERED_ABORTS]:
+            del self._aborted[engine_id]
+
     def _drop(self, engine_ids: Iterable[str]) -> None:
         ids = [engine_id for engine_id in engine_ids if engine_id in self._in_flight]
-        if ids:
-            self._send(AbortRequests(ids))
+        self._send_abort(ids)
         for engine_id in ids:
             self._forget(engine_id)
 
@@ -192,8 +202,7 @@ class EngineClient:
             reply = self._in_flight.get(delta.request_id)
             if reply is not None:  # otherwise aborted while this was on its way
                 stopped += self._on_delta(reply, delta)
-        if stopped:
-            self._send(AbortRequests(stopped))
+        self._send_abort(stopped)
 
     def _on_delta(self, reply: Reply, delta: TokenDelta) -> list[str]:
         """Returns the engine ids that must stop because their text has ended."""

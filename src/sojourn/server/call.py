@@ -72,7 +72,14 @@ class Call:
             )
 
     def submit(self, prompts: Sequence[list[int]], params: SamplingParams, *, continues_text: bool) -> Generation:
-        """All prompts or none. The generation ends with the request, however that ends."""
+        """All prompts or none. The generation ends with the request, however that ends.
+
+        Raises InvalidRequest for more choices than the server ever holds, QueueFull for more than it can take now.
+        """
+        count = len(prompts) * params.n
+        if count > self.engine.capacity:
+            rule = f"prompts times n is {count}, more than the {self.engine.capacity} choices this server holds."
+            raise InvalidRequest(rule, param=self._prompt_field if params.n == 1 else "n")
         generation = Generation(self.engine)
         self.lifeline.cleanup.push_async_callback(generation.close)
         for position, prompt_ids in enumerate(prompts):

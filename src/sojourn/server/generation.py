@@ -44,7 +44,7 @@ class Submission:
 
 
 class Generation:
-    """Submits on construction, all or nothing: if one prompt is refused, `close()` takes back those before it.
+    """All prompts or nothing: if `submit` refuses one, `close()` takes back those before it.
 
     Iterating gives batches until every choice has finished; it raises what the engine raises. `close()` aborts what
     is unfinished.

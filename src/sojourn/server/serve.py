@@ -142,16 +142,20 @@ class _Stop:
             stopped.cancel()
 
     async def drain(self, engine: Engine) -> None:
-        """Returns when nothing is in flight any more."""
-        draining = asyncio.create_task(engine.drain(self._timeout))
+        """Returns when nothing is in flight any more.
+
+        The gate refuses what is new; the engine goes on taking requests until then, since those that were let in
+        before the signal may still be on their way to it.
+        """
         idle = asyncio.create_task(self._gate.wait_idle())
         now = asyncio.create_task(self._now.wait())
         await asyncio.wait({idle, now}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
         self._gate.cut_all(Unavailable("The server is shutting down.", code="draining", retry_after=10))
         await asyncio.wait({idle}, timeout=LAST_WORDS_SECONDS)
-        for task in (draining, idle, now):
+        for task in (idle, now):
             task.cancel()
-        await asyncio.gather(draining, idle, now, return_exceptions=True)
+        await asyncio.gather(idle, now, return_exceptions=True)
+        await engine.drain(0.0)
 
 
 class _Server(uvicorn.Server):
