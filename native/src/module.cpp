@@ -40,7 +40,10 @@ nb::dict formats() {
 
 }  // namespace
 
+void bind_matmul(nb::module_& m);  // module_matmul.cpp
+
 NB_MODULE(_kernels, m) {
+  bind_matmul(m);
   // noconvert: a converted `out` would be a copy, filled and thrown away.
   m.def("dequantize", &dequantize, nb::arg("format"), nb::arg("data").noconvert(), nb::arg("out").noconvert(),
         nb::arg("threads"),

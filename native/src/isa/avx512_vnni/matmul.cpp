@@ -1,0 +1,102 @@
+// Matrix products with AVX-512 VNNI: 16 lanes are one register.
+#include <immintrin.h>
+
+#define SOJOURN_UNROLL _Pragma("GCC unroll 32")
+#include "../matmul_impl.h"
+
+namespace sojourn {
+namespace {
+
+struct Avx512 {
+  using Floats = __m512;
+  using Ints = __m512i;
+  using Bytes = __m512i;
+
+  static constexpr int kMaxRows = 8;
+  static constexpr int kFewRows = 2;  // memory-bound: more panels at once, so that more lines are under way
+  static constexpr int kFewRowsPanels = 4;
+  static constexpr int kManyRowsPanels = 3;
+  static constexpr int kTileRegisters = 16;
+  static constexpr std::int64_t kPrefetchAhead = 2048;
+  static constexpr bool kMasksHighNibbles = true;
+
+  static SOJOURN_INLINE Floats zero() { return _mm512_setzero_ps(); }
+  static SOJOURN_INLINE Floats load(const float* p) { return _mm512_loadu_ps(p); }
+  static SOJOURN_INLINE void store(float* p, Floats v) { _mm512_storeu_ps(p, v); }
+  static SOJOURN_INLINE Floats broadcast(float v) { return _mm512_set1_ps(v); }
+  static SOJOURN_INLINE Floats broadcast_bits(const std::uint32_t* p) { return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(*p))); }
+  static SOJOURN_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+  static SOJOURN_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  static SOJOURN_INLINE Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+  static SOJOURN_INLINE Floats from_half(const std::uint8_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static SOJOURN_INLINE Floats from_int8(const std::uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  // Line of two columns, the even one in the low half of each word.
+  template <int kColumn>
+  static SOJOURN_INLINE Floats from_bfloat16(const std::uint8_t* line) {
+    const __m512i words = raw(line);
+    return _mm512_castsi512_ps(kColumn == 0 ? _mm512_slli_epi32(words, 16)
+                                            : _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static SOJOURN_INLINE void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  // Without this g++ keeps partial sums in registers that it does not have.
+  static SOJOURN_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
+
+  static SOJOURN_INLINE __m512i raw(const std::uint8_t* line) { return _mm512_loadu_si512(line); }
+  static SOJOURN_INLINE Bytes bytes(const std::uint8_t* line) { return raw(line); }
+  static SOJOURN_INLINE Bytes low_nibbles(const std::uint8_t* line) { return _mm512_and_si512(raw(line), _mm512_set1_epi8(0x0f)); }
+  static SOJOURN_INLINE Bytes high_nibbles(const std::uint8_t* line) {  // times 16
+    return _mm512_and_si512(raw(line), _mm512_set1_epi8(static_cast<char>(0xf0)));
+  }
+  template <int kHalf>
+  static SOJOURN_INLINE Bytes nibbles(const std::uint8_t* line) {
+    const __m512i both = raw(line);
+    return _mm512_and_si512(kHalf == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0f));
+  }
+  template <int kHalf>
+  static SOJOURN_INLINE Bytes five_bits(const std::uint8_t* line, const std::uint8_t* mask) {
+    const Bytes four = nibbles<kHalf>(line);
+    return _mm512_mask_add_epi8(four, *reinterpret_cast<const __mmask64*>(mask), four, _mm512_set1_epi8(16));
+  }
+  template <int kHalf>
+  static SOJOURN_INLINE Bytes table_values(const std::uint8_t* line) {  // IQ4_NL's values plus 128
+    const __m512i values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTableValues)));
+    return _mm512_shuffle_epi8(values, nibbles<kHalf>(line));
+  }
+  static SOJOURN_INLINE Ints four_codes(const std::int8_t* p) { return _mm512_set1_epi32(*reinterpret_cast<const std::int32_t*>(p)); }
+
+  // Every code set is dotted as unsigned bytes.
+  template <Codes>
+  struct Dots {
+    static constexpr bool kSigned = false;
+    Ints sum;
+    static SOJOURN_INLINE Dots zero() { return {_mm512_setzero_si512()}; }
+    static SOJOURN_INLINE Dots start(const std::uint32_t* value) { return {_mm512_set1_epi32(static_cast<int>(*value))}; }
+    SOJOURN_INLINE void add(Bytes codes, Ints activations) { sum = _mm512_dpbusd_epi32(sum, codes, activations); }
+    SOJOURN_INLINE Ints finish() const { return sum; }
+  };
+
+  // Largest magnitude of 32 values, as bits: finite, infinite and NaN in ascending order.
+  static SOJOURN_INLINE std::uint32_t largest_magnitude(const float* x) {
+    const __m512i sign_cleared = _mm512_set1_epi32(0x7fffffff);
+    const __m512i a = _mm512_and_si512(_mm512_castps_si512(load(x)), sign_cleared);
+    const __m512i b = _mm512_and_si512(_mm512_castps_si512(load(x + 16)), sign_cleared);
+    return static_cast<std::uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(a, b)));
+  }
+  // 16 values times `factor`, rounded to the nearest even, and their sum.
+  static SOJOURN_INLINE std::int32_t quantize(const float* x, float factor, std::int8_t* codes) {
+    const __m512i rounded = _mm512_cvtps_epi32(mul(load(x), broadcast(factor)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm512_cvtepi32_epi8(rounded));
+    return _mm512_reduce_add_epi32(rounded);
+  }
+};
+
+}  // namespace
+
+extern const MatmulKernels kAvx512VnniMatmul;
+const MatmulKernels kAvx512VnniMatmul = {quantize_rows<Avx512>, matmul<Avx512>};
+
+}  // namespace sojourn
