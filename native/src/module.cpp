@@ -11,6 +11,8 @@
 
 namespace nb = nanobind;
 
+void bind_vector(nb::module_& m);  // module_vector.cpp
+
 namespace {
 
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -45,4 +47,5 @@ NB_MODULE(_kernels, m) {
         nb::arg("threads"),
         "Fills `out` (float32) with the weights of `data` (blocks of `format`). Releases the GIL.");
   m.def("formats", &formats, "Storage formats: name -> (weights per block, bytes per block).");
+  bind_vector(m);
 }
