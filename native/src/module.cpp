@@ -40,14 +40,13 @@ nb::dict formats() {
 
 }  // namespace
 
-void bind_matmul(nb::module_& m);  // module_matmul.cpp
-
 NB_MODULE(_kernels, m) {
-  bind_matmul(m);
   // noconvert: a converted `out` would be a copy, filled and thrown away.
   m.def("dequantize", &dequantize, nb::arg("format"), nb::arg("data").noconvert(), nb::arg("out").noconvert(),
         nb::arg("threads"),
         "Fills `out` (float32) with the weights of `data` (blocks of `format`). Releases the GIL.");
   m.def("formats", &formats, "Storage formats: name -> (weights per block, bytes per block).");
   bind_executor(m);
+  bind_matmul(m);
+  bind_vector(m);
 }

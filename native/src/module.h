@@ -4,3 +4,5 @@
 #include <nanobind/nanobind.h>
 
 void bind_executor(nanobind::module_& m);
+void bind_matmul(nanobind::module_& m);
+void bind_vector(nanobind::module_& m);

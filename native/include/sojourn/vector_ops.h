@@ -15,9 +15,10 @@ enum class KVType : std::int32_t { F16, F32 };
 inline constexpr std::int64_t kAttentionChunk = 256;
 // Query vectors (row, head) of one KV head that one work item computes together.
 inline constexpr std::int64_t kQueryTile = 8;
+inline constexpr std::int64_t kMaxHeadDim = 512;
 
 struct AttentionShape {
-  std::int64_t num_heads, num_kv_heads, head_dim;  // head_dim is a multiple of 16
+  std::int64_t num_heads, num_kv_heads, head_dim;  // head_dim is a multiple of 16, at most kMaxHeadDim
   std::int64_t block_size;                          // tokens in a KV block, a multiple of 16
   float scale;
   std::int64_t window;  // 0: none; else a token sees itself and window - 1 before it

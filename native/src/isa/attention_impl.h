@@ -1,0 +1,341 @@
+// Attention over paged K and V, written once on sixteen lanes. Included by vector_impl.h only.
+//
+// A block of one layer holds K as [kv_head][dim][token] and V as [kv_head][token][dim]. Scores have sixteen tokens in the
+// lanes, outputs sixteen dimensions; either is one chain of fused multiply-adds (over ascending dimensions, ascending
+// tokens), so neither the tile nor the company a query is computed in changes its bits. A token that a query does not see
+// takes part in nothing: not in its maximum, not in its sum, not by a zero times whatever lies there.
+#pragma once
+
+#include "simd.h"
+#include "sojourn/vector_ops.h"
+
+namespace sojourn {
+namespace {
+
+constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // not a power of two: eight rows in different cache sets
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+template <int kCount>
+struct Count {
+  static constexpr int value = kCount;
+};
+
+// body(Count<n>) with n known to the compiler; 1 <= n <= 8.
+template <typename Body>
+SOJOURN_INLINE void with_count(std::int64_t n, Body body) {
+  switch (n) {
+    case 1: return body(Count<1>());
+    case 2: return body(Count<2>());
+    case 3: return body(Count<3>());
+    case 4: return body(Count<4>());
+    case 5: return body(Count<5>());
+    case 6: return body(Count<6>());
+    case 7: return body(Count<7>());
+    default: return body(Count<8>());
+  }
+}
+
+// The most columns (a power of two, at most 4) of a tile with kRows rows.
+template <int kRows>
+constexpr int tile_columns() {
+  return 4 * kRows <= kTileVectors ? 4 : 2 * kRows <= kTileVectors ? 2 : 1;
+}
+
+SOJOURN_INLINE F32x16 capped(F32x16 x, F32x16 cap) { return cap * tanh(x / cap); }
+
+// Positions relative to the chunk's first.
+struct Span {
+  std::int64_t first, last;  // last excluded
+};
+
+// K or V of one KV head, element type T.
+template <typename T>
+struct Pages {
+  const T* data;  // at the head's place in block 0
+  std::int64_t block_stride, block_size;
+  const std::int32_t* block_table;
+
+  SOJOURN_INLINE const T* block(std::int64_t position) const {
+    return data + block_table[position / block_size] * block_stride;
+  }
+};
+
+// Of the item's queries, those that see anything, their vectors interleaved and scaled.
+struct Work {
+  std::int64_t begin;  // first position of the chunk
+  std::int64_t count;
+  Span spans[kQueryTile];
+  float* partial[kQueryTile];
+  alignas(64) float queries[kMaxHeadDim * kQueryTile];    // [head_dim][kQueryTile]
+  alignas(64) float scores[kQueryTile * kScoreStride];  // [kQueryTile][kScoreStride]
+};
+
+void clear_partial(float* partial, std::int64_t head_dim) {
+  partial[0] = -kInfinity;
+  partial[1] = 0.0f;
+  for (std::int64_t d = 0; d < head_dim; d += kLanes) store(partial + 2 + d, broadcast(0.0f));
+}
+
+Span visible(const AttentionShape& shape, std::int64_t position, std::int64_t begin) {
+  std::int64_t first = shape.window > 0 ? position - shape.window + 1 - begin : 0, last = position + 1 - begin;
+  if (first < 0) first = 0;
+  if (last > kAttentionChunk) last = kAttentionChunk;
+  return {first, last};
+}
+
+void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) {
+  work.begin = item.chunk * kAttentionChunk;
+  work.count = 0;
+  for (std::int64_t i = 0; i < item.count; ++i) {
+    clear_partial(item.partial[i], shape.head_dim);
+    const Span span = visible(shape, item.positions[i], work.begin);
+    if (span.first >= span.last) continue;
+    const std::int64_t at = work.count++;
+    work.spans[at] = span;
+    work.partial[at] = item.partial[i];
+    for (std::int64_t d = 0; d < shape.head_dim; ++d) work.queries[d * kQueryTile + at] = item.q[i][d] * shape.scale;
+  }
+}
+
+// Scores of kRows queries against kPanels times sixteen tokens.
+template <int kRows, int kPanels, typename T>
+SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std::int64_t position, const float* queries,
+                               float* scores) {
+  const T* panel[kPanels];
+  F32x16 acc[kRows][kPanels];
+#pragma GCC unroll 8
+  for (int p = 0; p < kPanels; ++p)
+    panel[p] = keys.block(position + p * kLanes) + (position + p * kLanes) % keys.block_size;
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) acc[i][p] = broadcast(0.0f);
+  for (std::int64_t d = 0; d < head_dim; ++d, queries += kQueryTile) {
+    F32x16 k[kPanels];
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+      k[p] = load(panel[p]);
+      panel[p] += keys.block_size;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const F32x16 q = broadcast(queries[i]);
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) acc[i][p] = fma(q, k[p], acc[i][p]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) store(scores + i * kScoreStride + p * kLanes, acc[i][p]);
+}
+
+// Scores of kRows queries against the sixteens of `span`, in tiles as large as fit.
+template <int kRows, typename T>
+void score_rows(const Pages<T>& keys, std::int64_t head_dim, std::int64_t begin, Span span, const float* queries, float* scores) {
+  constexpr int kPanels = tile_columns<kRows>();
+  std::int64_t at = span.first / kLanes * kLanes;
+  for (; kPanels >= 4 && at + 4 * kLanes <= span.last + kLanes - 1; at += 4 * kLanes)
+    score_tile<kRows, kPanels >= 4 ? 4 : 1>(keys, head_dim, begin + at, queries, scores + at);
+  for (; kPanels >= 2 && at + 2 * kLanes <= span.last + kLanes - 1; at += 2 * kLanes)
+    score_tile<kRows, kPanels >= 2 ? 2 : 1>(keys, head_dim, begin + at, queries, scores + at);
+  for (; at < span.last; at += kLanes) score_tile<kRows, 1>(keys, head_dim, begin + at, queries, scores + at);
+}
+
+// Turns one query's scores over its span into weights exp(score - maximum), zero beside the span.
+void weigh(const AttentionShape& shape, Span span, float* scores, float* partial) {
+  const std::int64_t begin = span.first / kLanes * kLanes, end = (span.last + kLanes - 1) / kLanes * kLanes;
+  if (shape.softcap > 0.0f)
+    for (std::int64_t i = begin; i < end; i += kLanes)
+      store(scores + i, capped(load(scores + i), broadcast(shape.softcap)));
+  for (std::int64_t i = begin; i < span.first; ++i) scores[i] = -kInfinity;
+  for (std::int64_t i = span.last; i < end; ++i) scores[i] = -kInfinity;
+  F32x16 largest = broadcast(-kInfinity), total = broadcast(0.0f);
+  for (std::int64_t i = begin; i < end; i += kLanes) largest = max(largest, load(scores + i));
+  const float maximum_score = maximum(largest);
+  for (std::int64_t i = begin; i < end; i += kLanes) {
+    const F32x16 weights = exp_nonpositive(load(scores + i) - broadcast(maximum_score));
+    store(scores + i, weights);
+    total = total + weights;
+  }
+  partial[0] = maximum_score;
+  partial[1] = sum(total);
+}
+
+// Tokens of one block, consecutive.
+template <typename T>
+struct Run {
+  const T* values;
+  const float* weights;
+  std::int64_t count;
+};
+
+template <typename T>
+struct Runs {
+  Run<T> runs[kAttentionChunk / kLanes + 2];
+  std::int64_t count = 0;
+
+  Runs(const Pages<T>& values, std::int64_t head_dim, std::int64_t begin, Span span, const float* scores) {
+    for (std::int64_t at = span.first; at < span.last;) {
+      const std::int64_t offset = (begin + at) % values.block_size;
+      std::int64_t tokens = values.block_size - offset;
+      if (tokens > span.last - at) tokens = span.last - at;
+      runs[count++] = {values.block(begin + at) + offset * head_dim, scores + at, tokens};
+      at += tokens;
+    }
+  }
+};
+
+// Adds to kRows outputs, kColumns times sixteen dimensions from `dim` on, their weighted values of all runs.
+template <int kRows, int kColumns, typename T>
+SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::int64_t dim, float* const* partial) {
+  F32x16 acc[kRows][kColumns];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) acc[i][c] = load(partial[i] + 2 + dim + c * kLanes);
+  for (std::int64_t r = 0; r < runs.count; ++r) {
+    const T* values = runs.runs[r].values + dim;
+    const float* weights = runs.runs[r].weights;
+    const float* end = weights + runs.runs[r].count;
+    for (; weights < end; ++weights, values += head_dim) {
+      F32x16 v[kColumns];
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c) v[c] = load(values + c * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const F32x16 w = broadcast(weights[i * kScoreStride]);
+#pragma GCC unroll 8
+        for (int c = 0; c < kColumns; ++c) acc[i][c] = fma(w, v[c], acc[i][c]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+    for (int c = 0; c < kColumns; ++c) store(partial[i] + 2 + dim + c * kLanes, acc[i][c]);
+}
+
+template <int kRows, typename T>
+void mix_rows(const Runs<T>& runs, std::int64_t head_dim, float* const* partial) {
+  constexpr int kColumns = tile_columns<kRows>();
+  std::int64_t dim = 0;
+  for (; dim + kColumns * kLanes <= head_dim; dim += kColumns * kLanes)
+    mix_tile<kRows, kColumns>(runs, head_dim, dim, partial);
+  for (; dim < head_dim; dim += kLanes) mix_tile<kRows, 1>(runs, head_dim, dim, partial);
+}
+
+// Calls body(first, Count<n>) for groups of at most kTileQueries queries, as even as can be.
+template <typename Body>
+SOJOURN_INLINE void for_query_groups(std::int64_t count, Body body) {
+  const std::int64_t groups = (count + kTileQueries - 1) / kTileQueries, size = (count + groups - 1) / groups;
+  for (std::int64_t first = 0; first < count; first += size)
+    with_count(count - first < size ? count - first : size, [&](auto n) { body(first, n); });
+}
+
+template <typename T>
+void mix(const Pages<T>& values, std::int64_t head_dim, Work& work) {
+  const auto add_alone = [&](std::int64_t i, Span span) {
+    if (span.first >= span.last) return;
+    mix_rows<1>(Runs<T>(values, head_dim, work.begin, span, work.scores + i * kScoreStride), head_dim, work.partial + i);
+  };
+  Span common = work.spans[0];
+  for (std::int64_t i = 1; i < work.count; ++i) {
+    if (work.spans[i].first > common.first) common.first = work.spans[i].first;
+    if (work.spans[i].last < common.last) common.last = work.spans[i].last;
+  }
+  if (common.first >= common.last) {
+    for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, work.spans[i]);
+    return;
+  }
+  // What only some queries see is added to those alone, before and after what all see: tokens stay in ascending order.
+  for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {work.spans[i].first, common.first});
+  for_query_groups(work.count, [&](std::int64_t first, auto n) {
+    mix_rows<decltype(n)::value>(Runs<T>(values, head_dim, work.begin, common, work.scores + first * kScoreStride), head_dim,
+                                 work.partial + first);
+  });
+  for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {common.last, work.spans[i].last});
+}
+
+template <typename T>
+void attend_pages(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
+  Work work;
+  gather(shape, item, work);
+  if (work.count == 0) return;
+  const std::int64_t head_size = shape.head_dim * shape.block_size, block_stride = head_size * shape.num_kv_heads;
+  const Pages<T> keys = {static_cast<const T*>(layer.keys) + item.kv_head * head_size, block_stride, shape.block_size,
+                         item.block_table};
+  const Pages<T> values = {static_cast<const T*>(layer.values) + item.kv_head * head_size, block_stride, shape.block_size,
+                           item.block_table};
+  Span all = work.spans[0];
+  for (std::int64_t i = 1; i < work.count; ++i) {
+    if (work.spans[i].first < all.first) all.first = work.spans[i].first;
+    if (work.spans[i].last > all.last) all.last = work.spans[i].last;
+  }
+  for_query_groups(work.count, [&](std::int64_t first, auto n) {
+    score_rows<decltype(n)::value>(keys, shape.head_dim, work.begin, all, work.queries + first,
+                                   work.scores + first * kScoreStride);
+  });
+  for (std::int64_t i = 0; i < work.count; ++i)
+    weigh(shape, work.spans[i], work.scores + i * kScoreStride, work.partial[i]);
+  mix(values, shape.head_dim, work);
+}
+
+void attend(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
+  if (shape.kv_type == KVType::F16)
+    attend_pages<std::uint16_t>(shape, layer, item);
+  else
+    attend_pages<float>(shape, layer, item);
+}
+
+template <typename T>
+void write_pages(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset, const float* k,
+                 const float* v) {
+  const std::int64_t dim = shape.head_dim, tokens = shape.block_size, head_size = dim * tokens;
+  T* keys = static_cast<T*>(layer.keys) + block * shape.num_kv_heads * head_size + offset;
+  T* values = static_cast<T*>(layer.values) + block * shape.num_kv_heads * head_size + offset * dim;
+  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head, keys += head_size, values += head_size, k += dim, v += dim) {
+    for (std::int64_t d = 0; d < dim; d += kLanes) {
+      T narrow[kLanes];
+      store(narrow, load(k + d));
+      for (std::int64_t i = 0; i < kLanes; ++i) keys[(d + i) * tokens] = narrow[i];
+      store(values + d, load(v + d));
+    }
+  }
+}
+
+void write_kv(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset, const float* k,
+              const float* v) {
+  if (shape.kv_type == KVType::F16)
+    write_pages<std::uint16_t>(shape, layer, block, offset, k, v);
+  else
+    write_pages<float>(shape, layer, block, offset, k, v);
+}
+
+// exp(x) of one non-positive number.
+float exp_one(float x) {
+  float lanes[kLanes];
+  store(lanes, exp_nonpositive(broadcast(x)));
+  return lanes[0];
+}
+
+void merge(const float* partials, std::int64_t chunks, std::int64_t head_dim, float* out) {
+  const std::int64_t stride = head_dim + 2;
+  float largest = -kInfinity, total = 0.0f;
+  for (std::int64_t c = 0; c < chunks; ++c) largest = partials[c * stride] > largest ? partials[c * stride] : largest;
+  for (std::int64_t d = 0; d < head_dim; d += kLanes) store(out + d, broadcast(0.0f));
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const float* partial = partials + c * stride;
+    if (partial[1] == 0.0f) continue;  // nothing seen
+    const float factor = exp_one(partial[0] - largest);
+    const F32x16 weight = broadcast(factor);
+    total += factor * partial[1];
+    for (std::int64_t d = 0; d < head_dim; d += kLanes)
+      store(out + d, fma(weight, load(partial + 2 + d), load(out + d)));
+  }
+  if (total == 0.0f) return;
+  for (std::int64_t d = 0; d < head_dim; d += kLanes) store(out + d, load(out + d) / broadcast(total));
+}
+
+}  // namespace
+}  // namespace sojourn

@@ -1,0 +1,8 @@
+// The vector kernels compiled for this folder's instruction set.
+#include "../vector_impl.h"
+
+namespace sojourn {
+
+const VectorKernels kVectorAvx512 = kVectorKernels;
+
+}  // namespace sojourn

@@ -1,0 +1,57 @@
+// Sixteen floats in one zmm register. Included by simd.h only.
+#pragma once
+
+// GCC 12 takes the deliberately undefined vectors of its own header for mistakes (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstdint>
+
+namespace sojourn {
+namespace {
+
+constexpr int kTileQueries = 8;   // attention: query vectors of one register tile,
+constexpr int kTileVectors = 24;  // and its accumulators, so that operands still find registers
+
+struct F32x16 {
+  __m512 v;
+};
+
+SOJOURN_INLINE F32x16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
+SOJOURN_INLINE F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+SOJOURN_INLINE F32x16 load(const std::uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+SOJOURN_INLINE void store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
+SOJOURN_INLINE void store(std::uint16_t* p, F32x16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+SOJOURN_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+SOJOURN_INLINE F32x16 operator-(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+SOJOURN_INLINE F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+SOJOURN_INLINE F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+// a * b + c, rounded once.
+SOJOURN_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// b where either is NaN.
+SOJOURN_INLINE F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+SOJOURN_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+// a < b ? x : y.
+SOJOURN_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+SOJOURN_INLINE F32x16 absolute(F32x16 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
+SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
+  return {_mm512_or_ps(magnitude.v, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign.v))};
+}
+// 2^n for the integer n in the low bits of `a`, which is 1.5 * 2^23 + n.
+SOJOURN_INLINE F32x16 power_of_two(F32x16 a) {
+  const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(a.v), 23);
+  return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
+}
+
+}  // namespace
+}  // namespace sojourn

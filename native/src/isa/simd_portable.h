@@ -1,0 +1,122 @@
+// Sixteen floats in four vectors of four, in the compiler's own vector types: SSE2, NEON, or scalar code. Included by simd.h only.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace sojourn {
+namespace {
+
+#if defined(__aarch64__)
+constexpr int kTileQueries = 6;  // attention: query vectors of one register tile,
+constexpr int kTileVectors = 6;  // and its accumulators: 24 of the 32 registers
+#else
+constexpr int kTileQueries = 2;  // 8 of the 16 registers
+constexpr int kTileVectors = 2;
+#endif
+
+typedef float F4 __attribute__((vector_size(16)));
+typedef std::uint32_t U4 __attribute__((vector_size(16)));
+typedef std::uint16_t H4 __attribute__((vector_size(8)));
+
+struct F32x16 {
+  F4 v[4];
+};
+
+SOJOURN_INLINE U4 bits(F4 a) { return reinterpret_cast<U4>(a); }
+SOJOURN_INLINE F4 floats(U4 a) { return reinterpret_cast<F4>(a); }
+SOJOURN_INLINE F4 four(float x) { return F4{x, x, x, x}; }
+SOJOURN_INLINE U4 four(std::uint32_t x) { return U4{x, x, x, x}; }
+SOJOURN_INLINE U4 choose(U4 mask, U4 x, U4 y) { return (mask & x) | (~mask & y); }
+SOJOURN_INLINE U4 less(F4 a, F4 b) { return reinterpret_cast<U4>(a < b); }
+
+SOJOURN_INLINE F4 fma(F4 a, F4 b, F4 c) {
+#if defined(__aarch64__)
+  return vfmaq_f32(c, a, b);
+#else
+  return a * b + c;
+#endif
+}
+
+// IEEE half to float, exact; no step meets a subnormal float, so a process that flushes those gets it right too.
+SOJOURN_INLINE F4 widen(const std::uint16_t* p) {
+  H4 half;
+  std::memcpy(&half, p, sizeof half);
+#if defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(half));
+#else
+  const U4 h = __builtin_convertvector(half, U4);
+  const U4 magnitude = (h & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
+  const U4 rebiased = magnitude + 0x38000000u;
+  const U4 special = rebiased + 0x38000000u;  // infinity and NaN
+  const U4 subnormal = bits(floats(rebiased + 0x00800000u) - four(0x1p-14f));
+  const U4 finite = choose(reinterpret_cast<U4>(exponent == 0), subnormal, rebiased);
+  return floats(choose(reinterpret_cast<U4>(exponent == 0x0f800000u), special, finite) | (h & 0x8000u) << 16);
+#endif
+}
+
+// Float to IEEE half, to nearest even.
+SOJOURN_INLINE std::uint16_t narrow(float x) {
+  std::uint32_t u;
+  std::memcpy(&u, &x, sizeof u);
+  const std::uint32_t sign = u >> 16 & 0x8000u;
+  u &= 0x7fffffffu;
+  if (u > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (u >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more
+  if (u < 0x38800000u) {                                                     // below 2^-14: 0.5 + x has the half's last place
+    float magnitude;
+    std::memcpy(&magnitude, &u, sizeof magnitude);
+    magnitude += 0.5f;
+    std::memcpy(&u, &magnitude, sizeof u);
+    return static_cast<std::uint16_t>(sign | (u - 0x3f000000u));
+  }
+  return static_cast<std::uint16_t>(sign | ((u - 0x38000000u + 0x0fffu + (u >> 13 & 1)) >> 13));
+}
+
+#define SOJOURN_FOUR(expression)   \
+  F32x16 result;                   \
+  for (int i = 0; i < 4; ++i) result.v[i] = (expression); \
+  return result
+
+SOJOURN_INLINE F32x16 broadcast(float x) { SOJOURN_FOUR(four(x)); }
+SOJOURN_INLINE F32x16 load(const float* p) {
+  F32x16 result;
+  std::memcpy(&result, p, sizeof result);
+  return result;
+}
+SOJOURN_INLINE F32x16 load(const std::uint16_t* p) { SOJOURN_FOUR(widen(p + 4 * i)); }
+SOJOURN_INLINE void store(float* p, F32x16 a) { std::memcpy(p, &a, sizeof a); }
+SOJOURN_INLINE void store(std::uint16_t* p, F32x16 a) {
+  for (int i = 0; i < 16; ++i) p[i] = narrow(a.v[i / 4][i % 4]);
+}
+
+SOJOURN_INLINE F32x16 operator+(F32x16 a, F32x16 b) { SOJOURN_FOUR(a.v[i] + b.v[i]); }
+SOJOURN_INLINE F32x16 operator-(F32x16 a, F32x16 b) { SOJOURN_FOUR(a.v[i] - b.v[i]); }
+SOJOURN_INLINE F32x16 operator*(F32x16 a, F32x16 b) { SOJOURN_FOUR(a.v[i] * b.v[i]); }
+SOJOURN_INLINE F32x16 operator/(F32x16 a, F32x16 b) { SOJOURN_FOUR(a.v[i] / b.v[i]); }
+SOJOURN_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { SOJOURN_FOUR(fma(a.v[i], b.v[i], c.v[i])); }
+// b where either is NaN.
+SOJOURN_INLINE F32x16 max(F32x16 a, F32x16 b) {
+  SOJOURN_FOUR(floats(choose(less(b.v[i], a.v[i]), bits(a.v[i]), bits(b.v[i]))));
+}
+SOJOURN_INLINE F32x16 min(F32x16 a, F32x16 b) {
+  SOJOURN_FOUR(floats(choose(less(a.v[i], b.v[i]), bits(a.v[i]), bits(b.v[i]))));
+}
+// a < b ? x : y.
+SOJOURN_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  SOJOURN_FOUR(floats(choose(less(a.v[i], b.v[i]), bits(x.v[i]), bits(y.v[i]))));
+}
+SOJOURN_INLINE F32x16 absolute(F32x16 a) { SOJOURN_FOUR(floats(bits(a.v[i]) & 0x7fffffffu)); }
+SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
+  SOJOURN_FOUR(floats(bits(magnitude.v[i]) | (bits(sign.v[i]) & 0x80000000u)));
+}
+// 2^n for the integer n in the low bits of `a`, which is 1.5 * 2^23 + n.
+SOJOURN_INLINE F32x16 power_of_two(F32x16 a) { SOJOURN_FOUR(floats((bits(a.v[i]) << 23) + (127u << 23))); }
+
+#undef SOJOURN_FOUR
+
+}  // namespace
+}  // namespace sojourn
