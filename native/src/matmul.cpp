@@ -10,12 +10,14 @@ namespace sojourn {
 extern const MatmulKernels kPortableMatmul;
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(_MSC_VER)
 #define SOJOURN_X86_KERNELS 1
+extern const MatmulKernels kAvx2Matmul;
 extern const MatmulKernels kAvx512VnniMatmul;
 #endif
 
 const MatmulKernels& matmul_kernels(Isa isa) {
 #if defined(SOJOURN_X86_KERNELS)
   if (isa == Isa::Avx512Vnni) return kAvx512VnniMatmul;
+  if (isa == Isa::Avx2) return kAvx2Matmul;
 #else
   (void)isa;
 #endif

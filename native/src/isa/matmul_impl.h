@@ -176,7 +176,7 @@ struct Tile {
       for (int r = 0; r < kRows; ++r) {
         const auto activations = V::four_codes(rows.codes + r * rows.code_stride + 32 * kHalf + 4 * s);
         SOJOURN_UNROLL
-        for (int p = 0; p < kPanels; ++p) dots[r * kPanels + p].add(line[p], activations);
+        for (int p = 0; p < kPanels; ++p) dots[r * kPanels + p].add(line[p], activations, s - kFirstLine);
       }
     }
     Floats scale[kPanels], minimum[kPanels];
@@ -193,7 +193,7 @@ struct Tile {
       SOJOURN_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const int i = r * kPanels + p;
-        Floats sum = V::fma(V::to_floats(dots[i].finish()), V::mul(scale[p], row_scale), sums.get(i));
+        Floats sum = V::fma(V::to_floats(dots[i].finish(L::kLines)), V::mul(scale[p], row_scale), sums.get(i));
         if constexpr (L::kMinimums)
           sum = V::fma(minimum[p], V::broadcast_bits(rows.corrections + r * rows.correction_stride + kGroup), sum);
         sums.set(i, sum);

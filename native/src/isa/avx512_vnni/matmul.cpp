@@ -75,8 +75,8 @@ struct Avx512 {
     Ints sum;
     static SOJOURN_INLINE Dots zero() { return {_mm512_setzero_si512()}; }
     static SOJOURN_INLINE Dots start(const std::uint32_t* value) { return {_mm512_set1_epi32(static_cast<int>(*value))}; }
-    SOJOURN_INLINE void add(Bytes codes, Ints activations) { sum = _mm512_dpbusd_epi32(sum, codes, activations); }
-    SOJOURN_INLINE Ints finish() const { return sum; }
+    SOJOURN_INLINE void add(Bytes codes, Ints activations, int) { sum = _mm512_dpbusd_epi32(sum, codes, activations); }
+    SOJOURN_INLINE Ints finish(int) const { return sum; }
   };
 
   // Largest magnitude of 32 values, as bits: finite, infinite and NaN in ascending order.

@@ -96,11 +96,11 @@ struct Portable {
       for (int i = 0; i < 16; ++i) dots.sum.v[i] = static_cast<std::int32_t>(*value);
       return dots;
     }
-    SOJOURN_INLINE void add(const Bytes& codes, const FourCodes& activations) {
+    SOJOURN_INLINE void add(const Bytes& codes, const FourCodes& activations, int) {
       for (int i = 0; i < 16; ++i)
         for (int j = 0; j < 4; ++j) sum.v[i] += static_cast<std::int32_t>(codes.v[4 * i + j]) * activations.v[j];
     }
-    SOJOURN_INLINE const Ints& finish() const { return sum; }
+    SOJOURN_INLINE const Ints& finish(int) const { return sum; }
   };
 
   static std::uint32_t largest_magnitude(const float* x) {
