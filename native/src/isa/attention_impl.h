@@ -58,6 +58,8 @@ struct Pages {
   SOJOURN_INLINE const T* block(std::int64_t position) const {
     return data + block_table[position / block_size] * block_stride;
   }
+  // K only: the elements of dimension 0 from this token on.
+  SOJOURN_INLINE const T* panel(std::int64_t position) const { return block(position) + position % block_size; }
 };
 
 // Of the item's queries, those that see anything, their vectors interleaved and scaled.
@@ -97,25 +99,46 @@ void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) 
   }
 }
 
+// The cache lines wanted after those of a tile that is being computed, asked for meanwhile. They are fetched into the second
+// level: the first is too small to hold both. In K as in V, `block_size` elements on is the next line or lines.
+template <int kPanels, typename T>
+struct Ahead {
+  static constexpr int kStep = sizeof(T) == 2 ? 2 : 1;  // panels of two-byte elements share a line
+  const T* line[(kPanels + kStep - 1) / kStep];
+
+  SOJOURN_INLINE Ahead(const Pages<T>& pages, std::int64_t position) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; p += kStep) line[p / kStep] = pages.panel(position + p * kLanes);
+  }
+  SOJOURN_INLINE void prefetch(std::int64_t stride) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; p += kStep) {
+      __builtin_prefetch(line[p / kStep], 0, 2);
+      line[p / kStep] += stride;
+    }
+  }
+};
+
 // Scores of kRows queries against kPanels times sixteen tokens.
 template <int kRows, int kPanels, typename T>
 SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std::int64_t position, const float* queries,
-                               float* scores) {
+                               Ahead<kPanels, T> ahead, float* scores) {
+  const std::int64_t stride = keys.block_size;
   const T* panel[kPanels];
   F32x16 acc[kRows][kPanels];
 #pragma GCC unroll 8
-  for (int p = 0; p < kPanels; ++p)
-    panel[p] = keys.block(position + p * kLanes) + (position + p * kLanes) % keys.block_size;
+  for (int p = 0; p < kPanels; ++p) panel[p] = keys.panel(position + p * kLanes);
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) acc[i][p] = broadcast(0.0f);
   for (std::int64_t d = 0; d < head_dim; ++d, queries += kQueryTile) {
     F32x16 k[kPanels];
+    ahead.prefetch(stride);
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {
       k[p] = load(panel[p]);
-      panel[p] += keys.block_size;
+      panel[p] += stride;
     }
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
@@ -130,16 +153,30 @@ SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std:
     for (int p = 0; p < kPanels; ++p) store(scores + i * kScoreStride + p * kLanes, acc[i][p]);
 }
 
+// Tiles of kPanels while they fit into [at, end), both multiples of sixteen. Returns where they stop.
+template <int kRows, int kPanels, typename T>
+SOJOURN_INLINE std::int64_t score_tiles(const Pages<T>& keys, const Pages<T>& values, std::int64_t head_dim, std::int64_t begin,
+                                        std::int64_t at, std::int64_t end, const float* queries, float* scores) {
+  constexpr std::int64_t kWidth = kPanels * kLanes;
+  const std::int64_t first_block = (begin + at) / keys.block_size * keys.block_size;
+  for (; at + kWidth <= end; at += kWidth) {
+    const bool last = at + 2 * kWidth > end;
+    score_tile<kRows, kPanels>(keys, head_dim, begin + at, queries,
+                               Ahead<kPanels, T>(last ? values : keys, last ? first_block : begin + at + kWidth), scores + at);
+  }
+  return at;
+}
+
 // Scores of kRows queries against the sixteens of `span`, in tiles as large as fit.
 template <int kRows, typename T>
-void score_rows(const Pages<T>& keys, std::int64_t head_dim, std::int64_t begin, Span span, const float* queries, float* scores) {
+void score_rows(const Pages<T>& keys, const Pages<T>& values, std::int64_t head_dim, std::int64_t begin, Span span,
+                const float* queries, float* scores) {
   constexpr int kPanels = tile_columns<kRows>();
+  const std::int64_t end = (span.last + kLanes - 1) / kLanes * kLanes;
   std::int64_t at = span.first / kLanes * kLanes;
-  for (; kPanels >= 4 && at + 4 * kLanes <= span.last + kLanes - 1; at += 4 * kLanes)
-    score_tile<kRows, kPanels >= 4 ? 4 : 1>(keys, head_dim, begin + at, queries, scores + at);
-  for (; kPanels >= 2 && at + 2 * kLanes <= span.last + kLanes - 1; at += 2 * kLanes)
-    score_tile<kRows, kPanels >= 2 ? 2 : 1>(keys, head_dim, begin + at, queries, scores + at);
-  for (; at < span.last; at += kLanes) score_tile<kRows, 1>(keys, head_dim, begin + at, queries, scores + at);
+  at = score_tiles<kRows, kPanels>(keys, values, head_dim, begin, at, end, queries, scores);
+  if (kPanels > 2) at = score_tiles<kRows, 2>(keys, values, head_dim, begin, at, end, queries, scores);
+  if (kPanels > 1) score_tiles<kRows, 1>(keys, values, head_dim, begin, at, end, queries, scores);
 }
 
 // Turns one query's scores over its span into weights exp(score - maximum), zero beside the span.
@@ -198,8 +235,11 @@ SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::in
     const T* values = runs.runs[r].values + dim;
     const float* weights = runs.runs[r].weights;
     const float* end = weights + runs.runs[r].count;
-    for (; weights < end; ++weights, values += head_dim) {
+    const T* next = r + 1 < runs.count ? runs.runs[r + 1].values + dim : values;
+    for (; weights < end; ++weights, values += head_dim, next += head_dim) {
       F32x16 v[kColumns];
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; c += sizeof(T) == 2 ? 2 : 1) __builtin_prefetch(next + c * kLanes, 0, 2);
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) v[c] = load(values + c * kLanes);
 #pragma GCC unroll 8
@@ -273,7 +313,7 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
     if (work.spans[i].last > all.last) all.last = work.spans[i].last;
   }
   for_query_groups(work.count, [&](std::int64_t first, auto n) {
-    score_rows<decltype(n)::value>(keys, shape.head_dim, work.begin, all, work.queries + first,
+    score_rows<decltype(n)::value>(keys, values, shape.head_dim, work.begin, all, work.queries + first,
                                    work.scores + first * kScoreStride);
   });
   for (std::int64_t i = 0; i < work.count; ++i)
