@@ -11,6 +11,37 @@
 #include "sojourn/dequantize.h"
 
 namespace sojourn {
+namespace {
+
+struct Peak {
+  float value;
+  std::int64_t index;
+};
+
+// The largest of row[begin, end), the first one on ties; NaN if there is one. Sixteen lanes, so that it vectorises.
+Peak peak_of(const float* row, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kLanes = 16;
+  float highest[kLanes], nan = 0.0f;
+  std::fill(highest, highest + kLanes, -INFINITY);
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      const float value = row[i + lane];
+      highest[lane] = value > highest[lane] ? value : highest[lane];
+      nan += value - value;  // 0 for a finite value; infinities are looked at below
+    }
+  for (; i < end; ++i) {
+    highest[0] = row[i] > highest[0] ? row[i] : highest[0];
+    nan += row[i] - row[i];
+  }
+  const float best = *std::max_element(highest, highest + kLanes);
+  if (nan != 0.0f || best == -INFINITY)
+    for (i = begin; i < end; ++i)
+      if (std::isnan(row[i])) return {row[i], i};
+  return {best, std::find(row + begin, row + end, best) - row};
+}
+
+}  // namespace
 
 Executor::Executor(Isa isa, int threads, std::int64_t max_rows)
     : matmul_(matmul_kernels(isa)), vector_(vector_kernels(isa)), max_rows_(max_rows), pool_(threads) {
@@ -191,10 +222,7 @@ void Executor::forward(const StepInput& input, BufferId result, float* hidden) {
 void Executor::head(const float* hidden, std::int64_t rows, BufferId result, float* logits, std::int64_t stride) {
   Buffer& out = buffers_.at(result);
   if (rows > max_rows_ || stride < out.stride) throw std::out_of_range("the head's rows do not fit");
-  allocate_buffer(head_input_);
-  const Buffer& in = buffers_.at(head_input_);
-  for (std::int64_t r = 0; r < rows; ++r)
-    std::memcpy(in.row(r), hidden + r * in.width, static_cast<std::size_t>(in.width) * sizeof(float));
+  set_head_input(hidden, rows);
   // The logits of a large vocabulary are written where the caller wants them, never held twice.
   const std::int64_t own_stride = out.stride;
   out.data = logits, out.stride = stride;
@@ -204,7 +232,41 @@ void Executor::head(const float* hidden, std::int64_t rows, BufferId result, flo
   out.data = nullptr, out.stride = own_stride;
 }
 
-void Executor::run(const std::vector<Op>& ops, Step& step) {
+void Executor::set_head_input(const float* hidden, std::int64_t rows) {
+  allocate_buffer(head_input_);
+  const Buffer& in = buffers_.at(head_input_);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::memcpy(in.row(r), hidden + r * in.width, static_cast<std::size_t>(in.width) * sizeof(float));
+}
+
+void Executor::head_argmax(const float* hidden, std::int64_t rows, BufferId result, std::int32_t* ids, float* maxima) {
+  Buffer& out = buffers_.at(result);
+  if (rows > max_rows_) throw std::out_of_range("the head's rows do not fit");
+  set_head_input(hidden, rows);
+  argmax_logits_.resize(static_cast<std::size_t>(rows * out.stride));
+  out.data = argmax_logits_.data();
+  const int workers = pool_.size();
+  std::vector<Peak> peaks(static_cast<std::size_t>(rows * workers));
+  Step step;
+  step.rows = rows;
+  run(head_, step, [&](int worker) {
+    const Share columns(out.width, worker, workers);
+    for (std::int64_t r = 0; r < rows; ++r)
+      peaks[static_cast<std::size_t>(r * workers + worker)] = peak_of(out.row(r), columns.begin, columns.end);
+  });
+  out.data = nullptr;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Peak best = peaks[static_cast<std::size_t>(r * workers)];
+    for (int worker = 1; worker < workers; ++worker) {
+      const Peak& other = peaks[static_cast<std::size_t>(r * workers + worker)];
+      // Shares ascend, so on a tie the earlier one has the lower id. A NaN wins over everything.
+      if (other.value > best.value || (std::isnan(other.value) && !std::isnan(best.value))) best = other;
+    }
+    ids[r] = static_cast<std::int32_t>(best.index), maxima[r] = best.value;
+  }
+}
+
+void Executor::run(const std::vector<Op>& ops, Step& step, const std::function<void(int)>& finally) {
   // Memory first, on one thread: workers may not fail.
   for (const Op& op : ops) {
     for (const BufferId id : {op.x, op.y, op.out}) allocate_buffer(id);
@@ -225,6 +287,10 @@ void Executor::run(const std::vector<Op>& ops, Step& step) {
         const Share rows(step.rows, worker, pool_.size());
         if (rows.begin < rows.end) row_op(op, step, rows.begin, rows.end);
       }
+    }
+    if (finally) {
+      pool_.barrier(worker);
+      finally(worker);
     }
   });
 }

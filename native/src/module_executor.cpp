@@ -21,6 +21,8 @@ using IntTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IntsOut = nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatsOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 const sojourn::FormatInfo& format_of(const std::string& name) {
@@ -87,6 +89,12 @@ void head(Model& model, const ConstRows& hidden, int result, const Rows& logits)
                       static_cast<std::int64_t>(logits.shape(1)));
 }
 
+void head_argmax(Model& model, const ConstRows& hidden, int result, const IntsOut& ids, const FloatsOut& maxima) {
+  if (hidden.shape(0) != ids.size() || ids.size() != maxima.size()) throw std::invalid_argument("one id and one maximum per row");
+  nb::gil_scoped_release release;
+  model.executor.head_argmax(hidden.data(), static_cast<std::int64_t>(hidden.shape(0)), result, ids.data(), maxima.data());
+}
+
 std::vector<std::string> isas() {
   std::vector<std::string> names;
   for (const sojourn::Isa isa : {sojourn::Isa::Avx512Vnni, sojourn::Isa::Avx2, sojourn::Isa::Portable})
@@ -144,6 +152,8 @@ void bind_executor(nb::module_& m) {
       .def("forward", &forward, nb::arg("token_ids").noconvert(), nb::arg("positions").noconvert(),
            nb::arg("cu_seqlens").noconvert(), nb::arg("block_tables").noconvert(), nb::arg("result"), nb::arg("hidden").noconvert())
       .def("head", &head, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("logits").noconvert())
+      .def("head_argmax", &head_argmax, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("ids").noconvert(),
+           nb::arg("maxima").noconvert())
       .def_prop_ro("matrix_bytes", [](const Model& m) { return m.matrix_bytes; })
       .def_prop_ro("arena_bytes", [](const Model& m) { return m.executor.arena_bytes(); })
       .def_prop_ro("kv_bytes", [](const Model& m) { return m.executor.kv_bytes(); });

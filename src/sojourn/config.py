@@ -42,7 +42,7 @@ class CacheConfig:
     block_size: int = option(32, "Tokens in one KV block.", at_least=1)
     kv_cache_memory: str = option("auto", "Memory for KV blocks: auto, 2GiB, or a share of what is free (30%).")
     num_kv_blocks: int | None = option(None, "Exact number of KV blocks; overrides --kv-cache-memory.", at_least=1)
-    kv_cache_dtype: str = option("auto", "Element type of the KV cache.")
+    kv_cache_dtype: str = option("auto", "Element type of the KV cache: f16 or f32. Default: the backend's own.")
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that begin alike.")
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from sojourn.config import CacheConfig, EngineConfig, SchedulerConfig
 from sojourn.core.build import build_from_model
@@ -46,11 +46,13 @@ class LLMEngine:
         max_model_len: int | None = None,
         cache: CacheConfig | None = None,
         threads: int | None = None,
+        backend: Literal["auto", "native", "reference"] = "auto",
     ) -> None:
         config = EngineConfig(
             model=str(model.checkpoint.path),
             max_model_len=max_model_len,
             threads=threads,
+            backend=backend,
             scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
             cache=cache or CacheConfig(),
         )

@@ -65,7 +65,7 @@ def alone(model: Model, prompts: list[list[int]]) -> list[Reply]:
 
 def make_engine(model: Model, *, budget: int = 4096, cache: CacheConfig | None = None) -> LLMEngine:
     cache = cache or CacheConfig(num_kv_blocks=512)
-    return LLMEngine(model, max_num_batched_tokens=budget, max_num_seqs=16, cache=cache)
+    return LLMEngine(model, max_num_batched_tokens=budget, max_num_seqs=16, cache=cache, backend="reference")
 
 
 def replies(engine: LLMEngine, prompts: list[list[int]]) -> list[Reply]:

@@ -84,6 +84,24 @@ def test_quantized_weights_stay_close_to_the_reference(smollm2: Model, twin: Nat
     assert divergence.mean() < 0.01
 
 
+def test_the_fused_arg_max_is_that_of_the_logits(twin: NativeBackend) -> None:
+    hidden = twin.forward(make_plan([(list(range(900, 1000)), 0)], np.arange(BLOCKS)[None, :]))
+    logits = twin.logits(hidden)
+    ids, maxima = twin.argmax(hidden)
+    assert ids.tolist() == logits.argmax(axis=1).tolist()
+    assert maxima.tobytes() == logits.max(axis=1).tobytes()
+
+
+def test_b41_a_nan_stays_in_its_row(twin: NativeBackend) -> None:
+    hidden = twin.forward(make_plan([(list(range(900, 904)), 0)], np.arange(BLOCKS)[None, :]))
+    clean = twin.argmax(hidden)[0]
+    hidden[1, 5] = np.nan
+    ids, maxima = twin.argmax(hidden)
+    assert np.isnan(maxima).tolist() == [False, True, False, False]
+    assert np.isnan(twin.logits(hidden)).any(axis=1).tolist() == [False, True, False, False]
+    assert np.delete(ids, 1).tolist() == np.delete(clean, 1).tolist()
+
+
 @pytest.mark.parametrize("threads", [1, 3, 4])
 def test_the_number_of_threads_changes_no_bit(smollm2: Model, twin: NativeBackend, threads: int) -> None:
     ids = list(range(500, 640))

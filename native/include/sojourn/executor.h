@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -71,6 +72,9 @@ class Executor {
   void forward(const StepInput& input, BufferId result, float* hidden);
   // Computes the head for `rows` rows [rows, width]; `logits` has row stride `stride` >= padded width of `result`.
   void head(const float* hidden, std::int64_t rows, BufferId result, float* logits, std::int64_t stride);
+  // Computes the head and keeps only each row's arg-max (the lowest id on ties) and maximum; a row that holds a NaN has
+  // the maximum NaN.
+  void head_argmax(const float* hidden, std::int64_t rows, BufferId result, std::int32_t* ids, float* maxima);
 
   std::int64_t padded_width(BufferId id) const;
   std::size_t arena_bytes() const;
@@ -82,7 +86,8 @@ class Executor {
   struct Rotation;
   struct KV;
   void allocate_buffer(BufferId id);
-  void run(const std::vector<Op>& ops, Step& step);
+  void run(const std::vector<Op>& ops, Step& step, const std::function<void(int)>& finally = nullptr);
+  void set_head_input(const float* hidden, std::int64_t rows);
   void row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end);
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
   void matmul_op(const Op& op, Step& step, int worker);
@@ -107,6 +112,7 @@ class Executor {
   std::vector<KV> kv_layers_;
   std::vector<Op> body_, head_;
   BufferId head_input_ = -1;
+  std::vector<float> argmax_logits_;
 };
 
 }  // namespace sojourn

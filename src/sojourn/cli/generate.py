@@ -23,7 +23,9 @@ async def _generate(settings: Settings, path: Path, prompt: str, params: Samplin
     from sojourn.cli.compose import running_llm  # here: it imports NumPy, whose pools must be limited first
 
     async with running_llm(settings.offline(), path) as llm:
-        stream = llm.submit("generate", await llm.tokenize(prompt), params, arrival_ns=time.monotonic_ns())
+        stream = llm.submit(
+            "generate", await llm.tokenize(prompt), params, arrival_ns=time.monotonic_ns(), continues_text=True
+        )
         async for deltas in stream:
             print(*(delta.text for delta in deltas), sep="", end="", flush=True)
         print()

@@ -75,3 +75,9 @@ class NativeBackend:
         logits = np.empty((len(hidden), self._logits_stride), np.float32)
         self._executor.head(np.ascontiguousarray(hidden), self._logits, logits)
         return logits[:, : self._vocab_size]
+
+    def argmax(self, hidden: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The best token of each row and its logit, which is NaN if any of the row's is. The lowest id wins a tie."""
+        ids, maxima = np.empty(len(hidden), np.int32), np.empty(len(hidden), np.float32)
+        self._executor.head_argmax(np.ascontiguousarray(hidden), self._logits, ids, maxima)
+        return ids, maxima

@@ -26,6 +26,10 @@ class Backend(Protocol):
         """[R, hidden] -> [R, vocab]. The caller may overwrite the result."""
         ...
 
+    def argmax(self, hidden: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The best token of each row (lowest id on ties) and its logit, which is NaN if any logit of the row is."""
+        ...
+
 
 class ModelRunner:
     """A backend with a sampler."""
@@ -45,13 +49,20 @@ class ModelRunner:
         failed: NDArray[np.bool_] = np.logical_not(np.isfinite(last_rows).all(axis=1))
         sampled = np.flatnonzero(plan.samples & ~failed)
         prompt_logprobs = self._prompt_logprobs(plan, hidden, failed)
-        logits = self.backend.logits(last_rows[sampled]) if len(sampled) else None
+        rows, slots = last_rows[sampled], plan.slots[sampled]
+        only_best = self.sampler.wants_only_best(slots)
+        logits = self.backend.logits(rows) if len(sampled) and not only_best else None
+        best = self.backend.argmax(rows) if len(sampled) and only_best else None
         computed = time.perf_counter_ns()
 
         token_ids = np.full(len(plan.slots), -1, np.int32)
         logprobs: list[TokenLogprobs | None] = [None] * len(plan.slots)
+        choice = None
         if logits is not None:
-            choice = self.sampler.sample(logits, plan.slots[sampled], plan.seq_lens[sampled])
+            choice = self.sampler.sample(logits, slots, plan.seq_lens[sampled])
+        elif best is not None:
+            choice = self.sampler.take_best(slots, *best)
+        if choice is not None:
             token_ids[sampled] = choice.token_ids
             failed[sampled] |= choice.failed
             for index, entry in zip(sampled.tolist(), choice.logprobs, strict=True):

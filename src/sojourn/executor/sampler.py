@@ -58,6 +58,19 @@ class Sampler:
         state = self._state(slot)
         return state.prompt_ids, state.params.prompt_logprobs or 0
 
+    def wants_only_best(self, slots: NDArray[np.int32]) -> bool:
+        """True if every one of these requests takes the arg-max of unedited logits and shows no logprobs."""
+        return all(self._state(slot).takes_best for slot in slots.tolist())
+
+    def take_best(self, slots: NDArray[np.int32], token_ids: NDArray[np.int32], maxima: NDArray[np.float32]) -> Choice:
+        """What `sample` would choose for such requests, from each row's arg-max and maximum."""
+        failed = np.logical_not(np.isfinite(maxima))
+        token_ids[failed] = -1
+        for slot, token_id in zip(slots.tolist(), token_ids.tolist(), strict=True):
+            if token_id >= 0:
+                self._state(slot).append(token_id)
+        return Choice(token_ids, failed, [None] * len(slots))
+
     def sample(self, logits: NDArray[np.float32], slots: NDArray[np.int32], seq_lens: NDArray[np.int32]) -> Choice:
         """Choose a token for each row [R, vocab]; `seq_lens` are the positions they will have. Overwrites logits."""
         states = [self._state(slot) for slot in slots.tolist()]

@@ -44,6 +44,8 @@ class SlotState:
             or self._penalises_output
         )
 
+        self.takes_best = params.temperature == 0.0 and not self.edits_logits and params.logprobs is None
+
     def append(self, token_id: int) -> None:
         self._output_ids.append(token_id)
         self._counts[token_id] += 1

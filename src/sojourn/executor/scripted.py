@@ -86,6 +86,9 @@ class ScriptedBackend:
         logits[np.arange(len(hidden)), hidden[:, 0].astype(np.int64)] = PEAK
         return logits
 
+    def argmax(self, hidden: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return hidden[:, 0].astype(np.int32), np.full(len(hidden), PEAK, np.float32)
+
     def _next_token(self, plan: StepPlan, index: int) -> float:
         length = int(plan.seq_lens[index])
         num_blocks = -(-length // self._block_size)

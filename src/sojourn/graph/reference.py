@@ -61,6 +61,11 @@ class ReferenceExecutor:
         # BLAS multiplies up to 32 rows by [in, out] in two thirds of the time that the stored [out, in] takes.
         return np.ascontiguousarray(weight.T if name in self._transposed else weight, np.float32)
 
+    def argmax(self, hidden: Array) -> tuple[NDArray[np.int32], Array]:
+        """The best token of each row [R, hidden], the lowest id on ties, and its logit; NaN if any of the row's is."""
+        logits = self.logits(hidden)
+        return logits.argmax(axis=1).astype(np.int32), logits.max(axis=1)
+
     def _step(self, plan: StepPlan) -> Step:
         block_size = self.kv.block_size
         counts = np.diff(plan.cu_seqlens_q)  # [S]
