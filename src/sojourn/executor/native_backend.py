@@ -54,6 +54,7 @@ class NativeBackend:
         self._hidden = lowering.section(graph.body, graph.hidden)
         self._executor.begin_head(lowering.take(graph.selected))
         self._logits = lowering.section(graph.head, graph.logits)
+        checkpoint.release()
         self._hidden_width = graph.hidden.width
         self._vocab_size = graph.logits.width
         self._logits_stride = self._executor.padded_width(self._logits)

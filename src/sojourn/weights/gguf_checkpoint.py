@@ -58,6 +58,7 @@ def open_gguf(path: Path) -> Checkpoint:
         metadata=first.metadata,
         directory=None,
         totals=Totals.of(parts),
+        files=tuple(shard.file for shard in shards),
     )
 
 

@@ -27,7 +27,8 @@ def open_directory(path: Path) -> Checkpoint:
     UnsupportedModel: a quantization or a dtype that is not read.
     """
     config = _text_config(path, read_json(path / "config.json"))
-    tensors, totals = canonical_tensors(path, _stored_tensors(path))
+    stored = _stored_tensors(path)
+    tensors, totals = canonical_tensors(path, stored)
     # A head that is not there can only be the embedding, whatever the flag says; both may be stored and tied.
     config["tie_word_embeddings"] = bool(config.get("tie_word_embeddings")) or "lm_head.weight" not in tensors
     return Checkpoint(
@@ -37,6 +38,7 @@ def open_directory(path: Path) -> Checkpoint:
         metadata=None,
         directory=path,
         totals=totals,
+        files=tuple({info.file.path: info.file for info in stored.values()}.values()),
     )
 
 

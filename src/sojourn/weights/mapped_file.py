@@ -30,6 +30,11 @@ class MappedFile:
         """`nbytes` bytes from `offset` without copying. The caller has checked that they lie inside the file."""
         return np.frombuffer(self.content, dtype=np.uint8, count=nbytes, offset=offset)
 
+    def release(self) -> None:
+        """Let the pages read so far leave this process's memory. What is read again comes back from the file."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.content.madvise(mmap.MADV_DONTNEED)
+
 
 def map_file(path: Path) -> MappedFile:
     """Map `path`. ModelNotFound: no such file. BadModelFile: not a file, empty, unreadable, or a Git LFS pointer."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn import native
+from sojourn.weights.mapped_file import MappedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Checkpoint:
     tensors: by canonical name; asking for one may copy it, so keep what you need and ask once.
     metadata: GGUF metadata as stored (tokenizer.ggml.*, tokenizer.chat_template ...); None for a directory.
     directory: where tokenizer.json and its companions are; None for GGUF.
+    files: what the tensors are views of.
     """
 
     path: Path
@@ -115,6 +117,12 @@ class Checkpoint:
     metadata: Mapping[str, Any] | None
     directory: Path | None
     totals: Totals
+    files: tuple[MappedFile, ...]
+
+    def release(self) -> None:
+        """Let the weights read so far leave memory, once they have been copied or repacked."""
+        for file in self.files:
+            file.release()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it. KeyError: there is none of that name."""
