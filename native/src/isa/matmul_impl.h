@@ -129,7 +129,7 @@ struct Rows {
 
 // Panels side by side, as many as the widest tile takes.
 struct Strip {
-  const std::uint8_t* panels[4];
+  const std::uint8_t* panels[3];
   std::int64_t spans;
   std::int64_t ahead;  // bytes to prefetch ahead; 0 where the strip is in cache already
 };
@@ -298,13 +298,14 @@ struct FloatTile {
 // ---- the product ------------------------------------------------------------------------------------------------------
 
 // Calls run_tile(strip, rows in tile, first row, panels in strip, first panel) for every tile. Strips of panels are the
-// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be.
+// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. Few rows wait for memory
+// and take strips of whole pairs, one stream; many rows wait for the multipliers and take the tile that loads least.
 template <class V, class RunTile>
 void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end, RunTile run_tile) {
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
   const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
   for (std::int64_t panel = panel_begin; panel < panel_end;) {
-    const int width = panel_end - panel >= wide ? wide : 1;
+    const int width = panel_end - panel < wide ? static_cast<int>(panel_end - panel) : wide;
     Strip strip{};
     strip.spans = w.spans;
     for (int p = 0; p < width; ++p) strip.panels[p] = w.panel(panel + p);
@@ -346,24 +347,30 @@ std::int64_t make_corrections(const QuantizedRows& x, std::int64_t rows, int zer
 using RunTile = void (*)(const Strip&, Rows, float*, std::int64_t);
 using RunFloatTile = void (*)(const Strip&, std::int64_t, const float*, std::int64_t, float*, std::int64_t);
 
-// Panels of the wide tiles with kRows rows.
+// Panels of the widest tile with kRows rows. Calls with more than kMaxRows rows have tiles of at least half of that.
 template <class V, int kRows>
-constexpr int wide_panels() {
-  return kRows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
+constexpr int widest_tile() {
+  const int few = kRows <= V::kFewRows ? V::kFewRowsPanels : 1;
+  const int many = kRows > V::kFewRows || 2 * kRows >= V::kMaxRows ? V::kManyRowsPanels : 1;
+  return few > many ? few : many;
 }
 
-template <class V, class L, int kRows = 1>
+template <class V, class L, int kRows = 1, int kPanels = 1>
 RunTile find_tile(int rows, int panels) {
-  if constexpr (kRows < V::kMaxRows)
-    if (rows > kRows) return find_tile<V, L, kRows + 1>(rows, panels);
-  return panels == 1 ? Tile<V, L, kRows, 1>::run : Tile<V, L, kRows, wide_panels<V, kRows>()>::run;
+  if constexpr (kPanels == 1 && kRows < V::kMaxRows)
+    if (rows > kRows) return find_tile<V, L, kRows + 1, 1>(rows, panels);
+  if constexpr (kPanels < widest_tile<V, kRows>())
+    if (panels > kPanels) return find_tile<V, L, kRows, kPanels + 1>(rows, panels);
+  return Tile<V, L, kRows, kPanels>::run;
 }
 
-template <class V, Codes kCodes, int kRows = 1>
+template <class V, Codes kCodes, int kRows = 1, int kPanels = 1>
 RunFloatTile find_float_tile(int rows, int panels) {
-  if constexpr (kRows < V::kMaxRows)
-    if (rows > kRows) return find_float_tile<V, kCodes, kRows + 1>(rows, panels);
-  return panels == 1 ? FloatTile<V, kCodes, kRows, 1>::run : FloatTile<V, kCodes, kRows, wide_panels<V, kRows>()>::run;
+  if constexpr (kPanels == 1 && kRows < V::kMaxRows)
+    if (rows > kRows) return find_float_tile<V, kCodes, kRows + 1, 1>(rows, panels);
+  if constexpr (kPanels < widest_tile<V, kRows>())
+    if (panels > kPanels) return find_float_tile<V, kCodes, kRows, kPanels + 1>(rows, panels);
+  return FloatTile<V, kCodes, kRows, kPanels>::run;
 }
 
 template <Codes kCodes>

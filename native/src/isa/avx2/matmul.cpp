@@ -97,7 +97,7 @@ struct Avx2 {
   using Dots = typename DotsOf<kCodes>::Type;
 
   static constexpr int kMaxRows = 4;
-  static constexpr int kFewRows = 1;
+  static constexpr int kFewRows = 2;
   static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 1;
   static constexpr int kTileRegisters = 4;

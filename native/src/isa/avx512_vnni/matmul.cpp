@@ -13,8 +13,8 @@ struct Avx512 {
   using Bytes = __m512i;
 
   static constexpr int kMaxRows = 8;
-  static constexpr int kFewRows = 2;  // memory-bound: more panels at once, so that more lines are under way
-  static constexpr int kFewRowsPanels = 4;
+  static constexpr int kFewRows = 8;
+  static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 3;
   static constexpr int kTileRegisters = 16;
   static constexpr std::int64_t kPrefetchAhead = 2048;
