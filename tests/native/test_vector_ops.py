@@ -90,7 +90,10 @@ def gated_twin(gate: Array, up: Array, activation: str) -> Double:
 @pytest.mark.parametrize("width", [1536, 64, 37])
 def test_glu(isa: str, activation: Literal["silu", "gelu_tanh"], width: int) -> None:
     gate, up = normal(7, 3, width) * 4, normal(8, 3, width)
-    close(vector_ops.glu(isa, gate, up, activation), gated_twin(gate, up, activation), relative=4e-6, absolute=1e-7)
+    # The tail of gelu magnifies the rounding of the exponent's argument.
+    relative, absolute = (3e-7, 0.0) if activation == "silu" else (3e-7, 2e-7)
+    actual = vector_ops.glu(isa, gate, up, activation)
+    close(actual, gated_twin(gate, up, activation), relative=relative, absolute=absolute)
 
 
 @every_isa
@@ -124,6 +127,18 @@ def test_add_and_scale_are_exact(isa: str, length: int) -> None:
 def test_softcap(isa: str, cap: float) -> None:
     a = np.concatenate([np.linspace(-500, 500, 4001), np.geomspace(1e-30, 1e30, 500), [0.0, -0.0]]).astype(np.float32)
     close(vector_ops.softcap(isa, a, cap), cap * np.tanh(a.astype(np.float64) / cap), relative=4e-7)
+
+
+def test_a_name_or_shape_that_does_not_fit_is_refused() -> None:
+    x = normal(1, 2, 48)
+    with pytest.raises(ValueError, match="unknown instruction set sse9"):
+        vector_ops.scale("sse9", x[0], 2.0)
+    with pytest.raises(ValueError, match="multiple of the weight's length"):
+        vector_ops.rms_norm("portable", x, normal(1, 32))
+    with pytest.raises(ValueError, match="multiple of head_dim"):
+        vector_ops.rope("portable", x, 32, normal(1, 2, 16), normal(1, 2, 16))
+    with pytest.raises(ValueError, match="block_size must be a multiple of 16"):
+        PagedKV("portable", AttentionShape(2, 1, 32, block_size=24), 1)
 
 
 # Attention
@@ -252,6 +267,14 @@ def test_a_poisoned_token_reaches_only_those_that_see_it(isa: str) -> None:
     sees = (np.arange(60) >= 30) & (np.arange(60) < 50)
     assert same_bits(poisoned[~sees], clean[~sees])
     assert np.isnan(poisoned[sees]).all()
+
+
+@every_isa
+@pytest.mark.parametrize("table", [[0], [0, 7], [0, -1]])
+def test_a_block_table_that_does_not_hold_the_context_is_refused(isa: str, table: list[int]) -> None:
+    kv = PagedKV(isa, AttentionShape(2, 1, 32), 3)
+    with pytest.raises(ValueError, match="block table"):
+        kv.attend(np.array(table, np.int32), np.array([40]), normal(1, 1, 64))
 
 
 @every_isa

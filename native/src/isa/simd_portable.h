@@ -14,12 +14,13 @@ namespace {
 constexpr int kTileQueries = 6;  // attention: query vectors of one register tile,
 constexpr int kTileVectors = 6;  // and its accumulators: 24 of the 32 registers
 #else
-constexpr int kTileQueries = 2;  // 8 of the 16 registers
-constexpr int kTileVectors = 2;
+constexpr int kTileQueries = 8;  // more than there are registers for: widening a half is dearer than a spilled sum
+constexpr int kTileVectors = 4;
 #endif
 
 typedef float F4 __attribute__((vector_size(16)));
 typedef std::uint32_t U4 __attribute__((vector_size(16)));
+typedef std::int32_t I4 __attribute__((vector_size(16)));
 typedef std::uint16_t H4 __attribute__((vector_size(8)));
 
 struct F32x16 {
@@ -49,12 +50,12 @@ SOJOURN_INLINE F4 widen(const std::uint16_t* p) {
   return vcvt_f32_f16(vreinterpret_f16_u16(half));
 #else
   const U4 h = __builtin_convertvector(half, U4);
-  const U4 magnitude = (h & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
-  const U4 rebiased = magnitude + 0x38000000u;
-  const U4 special = rebiased + 0x38000000u;  // infinity and NaN
-  const U4 subnormal = bits(floats(rebiased + 0x00800000u) - four(0x1p-14f));
-  const U4 finite = choose(reinterpret_cast<U4>(exponent == 0), subnormal, rebiased);
-  return floats(choose(reinterpret_cast<U4>(exponent == 0x0f800000u), special, finite) | (h & 0x8000u) << 16);
+  const U4 magnitude = (h & 0x7fffu) << 13;
+  const I4 order = reinterpret_cast<I4>(magnitude);  // SSE2 compares signed numbers only
+  const U4 special = reinterpret_cast<U4>(order >= 0x0f800000) & 0x38000000u;  // infinity and NaN: all exponent bits
+  const U4 normal = magnitude + 0x38000000u + special;
+  const U4 subnormal = bits(floats(magnitude + 0x38800000u) - four(0x1p-14f));
+  return floats(choose(reinterpret_cast<U4>(order < 0x00800000), subnormal, normal) | (h & 0x8000u) << 16);
 #endif
 }
 
