@@ -72,8 +72,8 @@ class Recording:
 class _Receiver(asyncio.Protocol):
     """Notes events as they come. `httptools` calls the on_... methods with what it finds in the bytes."""
 
-    def __init__(self, ended: asyncio.Future[None]) -> None:
-        self.recording = Recording()
+    def __init__(self, recording: Recording, ended: asyncio.Future[None]) -> None:
+        self.recording = recording
         self._ended = ended
         self._parser = httptools.HttpResponseParser(self)
         self._events = EventParser()
@@ -115,16 +115,22 @@ class _Receiver(asyncio.Protocol):
             self._ended.set_result(None)
 
 
-async def exchange(endpoint: Endpoint, request: bytes, limit_s: float) -> Recording:
-    """Sends `request` and waits for the whole answer. A failure is a recording with an `error`, never an exception."""
+async def exchange(
+    endpoint: Endpoint, request: bytes, limit_s: float, *, recording: Recording | None = None
+) -> Recording:
+    """Sends `request` and waits for the whole answer. A failure is a recording with an `error`, never an exception.
+
+    Whoever cancels this finds what had come by then in the `recording` they gave.
+    """
+    recording = recording or Recording()
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     context = ssl.create_default_context() if endpoint.secure else None
-    sent = time.perf_counter()
+    recording.sent = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
-            transport, receiver = await loop.create_connection(
-                lambda: _Receiver(ended), endpoint.host, endpoint.port, ssl=context
+            transport, _ = await loop.create_connection(
+                lambda: _Receiver(recording, ended), endpoint.host, endpoint.port, ssl=context
             )
             try:
                 transport.write(request)
@@ -132,8 +138,8 @@ async def exchange(endpoint: Endpoint, request: bytes, limit_s: float) -> Record
             finally:
                 transport.abort()
     except TimeoutError:
-        return Recording(sent, time.perf_counter(), error=f"no complete answer within {limit_s:g} s")
+        recording.error = f"no complete answer within {limit_s:g} s"
     except OSError as error:
-        return Recording(sent, time.perf_counter(), error=f"no connection: {error}")
-    receiver.recording.sent = sent
-    return receiver.recording
+        recording.error = f"no connection: {error}"
+    recording.ended = recording.ended or time.perf_counter()
+    return recording

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
@@ -49,6 +50,7 @@ class Engine(Protocol):
     @property
     def step_log(self) -> StepLog: ...
     def add_request(self, request: EngineRequest) -> object: ...
+    def abort(self, request_ids: Iterable[str]) -> None: ...
     def has_unfinished(self) -> bool: ...
     def step(self) -> list[TokenDelta]: ...
 
@@ -129,31 +131,45 @@ def _decode_steps(
 ) -> list[tuple[Step, float]]:
     """The steps in which every stream got one token, each with the seconds until the next one began."""
     before = len(engine.step_log)
-    for stream in range(streams):
-        ids = _random_ids(engine, prompt_tokens, 1000 * repeat + stream)
-        _add(engine, f"decode-{streams}-{repeat}-{stream}", ids, max_tokens=output_tokens)
-    _run(engine)
+    names = [f"decode-{streams}-{repeat}-{stream}" for stream in range(streams)]
+    # Streams begin one after the other, as their prompts are done: the first ones must last until the others run.
+    most = output_tokens + 4 * streams + prompt_tokens
+    for stream, name in enumerate(names):
+        _add(engine, name, _random_ids(engine, prompt_tokens, 1000 * repeat + stream), max_tokens=most)
+    together = 0
+    while engine.has_unfinished() and together <= output_tokens:
+        together += len(_step(engine)) == streams
+    engine.abort(names)
     kept = list(engine.step_log)
     new = kept[max(0, len(kept) - (len(engine.step_log) - before)) :]
-    pure = [len(step.scheduled) == streams and all(count == 1 for _, _, count in step.scheduled) for step in new]
     found = [
         (step, after.start - step.start)
-        for step, after, ok, ok_after in zip(new, new[1:], pure, pure[1:], strict=False)
-        if ok and ok_after
+        for step, after in pairwise(new)
+        if _is_decode(step, streams) and _is_decode(after, streams)
     ]
     if not found:
         raise StartupError(
             f"{streams} streams of {prompt_tokens + output_tokens} tokens never ran all at once: raise --max-num-seqs "
-            "or --kv-cache-memory, or measure fewer streams or longer outputs."
+            "or --kv-cache-memory, or measure fewer streams."
         )
     return found
 
 
+def _is_decode(step: Step, streams: int) -> bool:
+    return len(step.scheduled) == streams and all(count == 1 for _, _, count in step.scheduled)
+
+
 def _run(engine: Engine) -> None:
     while engine.has_unfinished():
-        for delta in engine.step():
-            if delta.error is not None:
-                raise StartupError(f"The engine failed at a request of the measurement: {delta.error}")
+        _step(engine)
+
+
+def _step(engine: Engine) -> list[TokenDelta]:
+    deltas = engine.step()
+    for delta in deltas:
+        if delta.error is not None:
+            raise StartupError(f"The engine failed at a request of the measurement: {delta.error}")
+    return deltas
 
 
 def _add(engine: Engine, request_id: str, prompt_ids: list[int], *, max_tokens: int) -> None:
