@@ -64,6 +64,9 @@ class Results:
 
 def main() -> None:
     args = parse()
+    for path in (args.llama_server, args.openvino_python):
+        if path is not None and not path.exists():
+            sys.exit(f"{path} is not there: `make peers` builds it under build/peers")
     limit_library_pools()
     from sojourn.cli.doctor import read_bandwidth  # here: NumPy reads the pools' limits when it is imported
 
