@@ -17,11 +17,11 @@ OTHER_MODELS := qwen2.5-coder:0.5b gemma3:270m
 SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml README.md LICENSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev serve test test-models test-all lint format bench measure-install measure-ready clean
+.PHONY: help setup dev serve test test-models test-all lint format bench peers compare accuracy measure-install measure-ready clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | measure-install | measure-ready | clean"
+	@echo "   make setup | lint | format | bench | peers | compare | accuracy | measure-install | measure-ready | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -75,6 +75,18 @@ test-all: test test-models
 bench: setup
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
 	$(BIN)/python benchmarks/decode.py $(ARGS)
+
+# What the benchmarks compare with. Built once; `make clean` removes them.
+PEERS := build/peers
+peers: $(BIN)/python
+	sh benchmarks/build_peers.sh $(PEERS) $(BIN)/python
+
+compare: setup
+	$(BIN)/python benchmarks/compare.py --llama-server $(PEERS)/bin/llama-server \
+		--openvino-python $(PEERS)/openvino/bin/python $(ARGS)
+
+accuracy: setup
+	$(BIN)/python benchmarks/accuracy.py --llama-python $(PEERS)/llama/bin/python $(ARGS)
 
 measure-install:
 	$(PYTHON) tools/measure_install.py

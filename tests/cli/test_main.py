@@ -8,7 +8,7 @@ import pytest
 
 from sojourn import __version__
 
-COMMANDS = ("serve", "chat", "generate", "pull", "list", "doctor")
+COMMANDS = ("serve", "chat", "generate", "pull", "list", "doctor", "bench")
 
 
 def test_the_commands_that_exist_are_listed_and_no_others(sojourn):
@@ -16,9 +16,9 @@ def test_the_commands_that_exist_are_listed_and_no_others(sojourn):
     assert sorted(listed) == sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "bench serve", "bench offline"])
 def test_every_command_explains_itself(sojourn, command):
-    ran = sojourn(command, "--help")
+    ran = sojourn(*command.split(), "--help")
     assert ran.code == 0
     assert "Usage:" in ran.out
 

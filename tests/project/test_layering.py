@@ -23,6 +23,7 @@ ALLOWED = {
     "graph": LEAVES,
     "weights": {"native"} | LEAVES,
     "native": LEAVES,
+    "bench": LEAVES,
     "llm": {"core", "executor", "frontend", "weights"} | LEAVES,
 }
 # Single files that know more than their package: the engine process, its end of the channel, and what it loads.

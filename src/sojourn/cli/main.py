@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
+from sojourn.cli.library_pools import limit_library_pools
 from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, settings, with_options
 from sojourn.errors import SojournError
 
@@ -18,9 +20,17 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes would cut long flag names at 80 columns, and cost start-up time
     pretty_exceptions_enable=False,  # a traceback is for us; users get one line, see run()
 )
+bench = typer.Typer(
+    help="Measure a running server (serve), or an engine in this process (offline).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(bench, name="bench")
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, envvar="SOJOURN_MODEL", show_envvar=False)]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to this file.")]
 # What a model that runs without a server can be given.
 GENERATE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory")
+OFFLINE_OPTIONS = (*GENERATE_OPTIONS, "num_kv_blocks", "kv_cache_dtype", "max_num_batched_tokens")
 CHAT_OPTIONS = (*GENERATE_OPTIONS, "chat_template")
 
 
@@ -109,6 +119,84 @@ def doctor(
     from sojourn.cli.doctor import doctor_command  # here: NumPy takes longer than --help may
 
     doctor_command(model, host=host, port=port)
+
+
+@bench.command("serve")
+def bench_serve(
+    *,
+    url: Annotated[str, typer.Option(help="An OpenAI-compatible server, of any make.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Name to ask for. Default: the first the server lists.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The server's key.", envvar="SOJOURN_API_KEY")] = None,
+    api: Annotated[Literal["completions", "chat"], typer.Option(help="Route that is asked.")] = "completions",
+    requests: Annotated[int, typer.Option(min=1, help="How many requests to send.")] = 16,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Most requests at once. Default: 1, or no limit with --rate.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Poisson arrivals a second.")] = None,
+    prompt_words: Annotated[int, typer.Option(min=1, help="Mean length of a prompt.")] = 100,
+    prompt_spread: Annotated[float, typer.Option(min=0, max=1, help="Share by which lengths differ.")] = 0.5,
+    prefix_words: Annotated[int, typer.Option(min=0, help="Further words that all prompts begin with.")] = 0,
+    max_tokens: Annotated[int, typer.Option("-n", "--max-tokens", min=1, help="Tokens of each reply.")] = 64,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same prompts and arrivals.")] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Send requests to a running server and report what its clients see."""
+    limit_library_pools()
+    from sojourn.bench.http_load import Load  # here: its imports take longer than --help may
+    from sojourn.cli.bench_serve import bench_serve_command
+
+    load = Load(
+        requests=requests,
+        concurrency=concurrency or (1 if rate is None else None),
+        rate=rate,
+        prompt_words=prompt_words,
+        prompt_spread=prompt_spread,
+        prefix_words=prefix_words,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+    bench_serve_command(url, model, load, api=api, api_key=api_key, json=json)
+
+
+@bench.command("offline")
+@with_options(OFFLINE_OPTIONS)
+def bench_offline(
+    model: Model = DEFAULT_MODEL,
+    *,
+    streams: Annotated[
+        list[int],
+        typer.Option(
+            min=1,
+            default_factory=lambda: [1, 4, 8, 16],
+            show_default="1 4 8 16",
+            help="Decoded at once; may be repeated.",
+        ),
+    ],
+    context_tokens: Annotated[int, typer.Option(min=1, help="Prompt tokens of each stream.")] = 128,
+    output_tokens: Annotated[int, typer.Option("-n", "--output-tokens", min=3, help="Tokens of each stream.")] = 64,
+    prefill_tokens: Annotated[
+        list[int],
+        typer.Option(
+            min=1, default_factory=lambda: [800], show_default="800", help="Prompt computed; may be repeated."
+        ),
+    ],
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each row; medians are shown.")] = 3,
+    json: JsonFile = None,
+    **options: Any,
+) -> None:
+    """Measure decode steps and prefill in this process, beside what the memory could give at most."""
+    settled = settings(model, options)
+    limit_library_pools()
+    from sojourn.cli.bench_offline import Offline, bench_offline_command  # here: it imports NumPy
+
+    wanted = Offline(
+        streams=streams,
+        context_tokens=context_tokens,
+        output_tokens=output_tokens,
+        prefill_tokens=prefill_tokens,
+        repeats=repeats,
+    )
+    bench_offline_command(settled, wanted, json)
 
 
 def _is_given(context: typer.Context, name: str) -> bool:
