@@ -1,4 +1,5 @@
-// Attention alone, one thread, by processor time: GFLOP/s and GB/s of decode and prefill, beside what this core can do, measured in the same run.
+// Attention alone, one thread, by processor time: GFLOP/s and GB/s of decode and prefill, beside what this core can do,
+// measured in the same run.
 //
 // Usage: bench_attention [portable|avx2|avx512_vnni]; without an argument the best that the machine runs.
 #include <algorithm>
@@ -151,7 +152,9 @@ class Bench {
         item.count = end - begin;
         item.kv_head = head;
         item.block_table = store_.table();
-        const auto row = [&](std::int64_t i) { return (i / shared * shape_.num_heads + head * shared + i % shared) * dim; };
+        const auto row = [&](std::int64_t i) {
+          return (i / shared * shape_.num_heads + head * shared + i % shared) * dim;
+        };
         for (item.chunk = 0; item.chunk < chunks; ++item.chunk) {
           for (std::int64_t i = begin; i < end; ++i) {
             item.q[i - begin] = q_.data() + row(i);
@@ -171,7 +174,9 @@ class Bench {
     for (std::int64_t p = first; p < last; ++p) tokens += static_cast<double>(p + 1);
     return 4.0 * tokens * static_cast<double>(shape_.num_heads * shape_.head_dim);
   }
-  double bytes(std::int64_t context) const { return 4.0 * static_cast<double>(context * shape_.num_kv_heads * shape_.head_dim); }
+  double bytes(std::int64_t context) const {
+    return 4.0 * static_cast<double>(context * shape_.num_kv_heads * shape_.head_dim);
+  }
 
  private:
   const VectorKernels& kernels_;
@@ -196,14 +201,21 @@ void decode(const VectorKernels& kernels, const Model& model, double peak, doubl
     for (const bool cold : {true, false}) {
       const std::int64_t layers = cold ? static_cast<std::int64_t>(1.6e8 / layer_bytes) : 1;
       Bench bench(kernels, model, context, layers);
-      const std::int64_t steps = std::max<std::int64_t>(cold ? layers : 1, static_cast<std::int64_t>(2e7 / layer_bytes));
-      const double seconds = median_seconds(5, [&] {
-        for (std::int64_t i = 0; i < steps; ++i) bench.run(i, context - 1, context);
-      }) / static_cast<double>(steps);
-      const double gflops = bench.flops(context - 1, context) / seconds / 1e9, gbytes = bench.bytes(context) / seconds / 1e9;
-      std::printf("%-8s decode  context %5ld %-4s %8.1f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)  %5.1f GB/s (%3.0f%% of read)\n",
-                  model.name, static_cast<long>(context), cold ? "cold" : "hot", seconds * 1e6, gflops,
-                  peak > 0 ? 100 * gflops / peak : 0.0, gbytes, 100 * gbytes / read);
+      const std::int64_t steps =
+          std::max<std::int64_t>(cold ? layers : 1, static_cast<std::int64_t>(2e7 / layer_bytes));
+      const double seconds = median_seconds(5,
+                                            [&] {
+                                              for (std::int64_t i = 0; i < steps; ++i)
+                                                bench.run(i, context - 1, context);
+                                            }) /
+                             static_cast<double>(steps);
+      const double gflops = bench.flops(context - 1, context) / seconds / 1e9,
+                   gbytes = bench.bytes(context) / seconds / 1e9;
+      std::printf(
+          "%-8s decode  context %5ld %-4s %8.1f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)  %5.1f GB/s (%3.0f%% of "
+          "read)\n",
+          model.name, static_cast<long>(context), cold ? "cold" : "hot", seconds * 1e6, gflops,
+          peak > 0 ? 100 * gflops / peak : 0.0, gbytes, 100 * gbytes / read);
     }
   }
 }
@@ -215,7 +227,8 @@ void prefill(const VectorKernels& kernels, const Model& model, double peak) {
     const double seconds = median_seconds(5, [&] { bench.run(0, begin, end); });
     const double gflops = bench.flops(first, last) / seconds / 1e9;
     std::printf("%-8s prefill positions %4ld-%-4ld %8.0f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)\n", model.name,
-                static_cast<long>(first), static_cast<long>(last), seconds * 1e6, gflops, peak > 0 ? 100 * gflops / peak : 0.0);
+                static_cast<long>(first), static_cast<long>(last), seconds * 1e6, gflops,
+                peak > 0 ? 100 * gflops / peak : 0.0);
   }
 }
 

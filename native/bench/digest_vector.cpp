@@ -1,5 +1,6 @@
-// Prints a digest of what each vector kernel makes of fixed inputs, so that instruction sets and machines can be compared:
-// those with a fused multiply-add must print the same lines. Also what to run under a sanitizer or an emulator.
+// Prints a digest of what each vector kernel makes of fixed inputs, so that instruction sets and machines can be
+// compared: those with a fused multiply-add must print the same lines. Also what to run under a sanitizer or an
+// emulator.
 //
 // Usage: digest_vector [portable|avx2|avx512_vnni]; without an argument the best that the machine runs.
 #include <cstdio>
@@ -68,7 +69,8 @@ void attention(const VectorKernels& kernels, const AttentionShape& shape, const 
   std::vector<std::int32_t> table;
   for (std::int64_t i = blocks; i > 0; --i) table.push_back(static_cast<std::int32_t>(i - 1));
   for (std::int64_t i = 0; i < kContext; ++i) {
-    const std::vector<float> k = numbers.draw(shape.num_kv_heads * dim, 2.0f), v = numbers.draw(shape.num_kv_heads * dim, 2.0f);
+    const std::vector<float> k = numbers.draw(shape.num_kv_heads * dim, 2.0f),
+                             v = numbers.draw(shape.num_kv_heads * dim, 2.0f);
     kernels.write_kv(shape, layer, table[i / shape.block_size], i % shape.block_size, k.data(), v.data());
   }
   std::vector<float> all;

@@ -59,22 +59,26 @@ sojourn::KVType kv_type(const std::string& name) {
   return name == "f16" ? sojourn::KVType::F16 : sojourn::KVType::F32;
 }
 
-AttentionShape make_shape(std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
-                          float scale, std::int64_t window, float softcap, const std::string& type) {
-  require(num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0, "query heads must be a multiple of KV heads");
+AttentionShape make_shape(std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
+                          std::int64_t block_size, float scale, std::int64_t window, float softcap,
+                          const std::string& type) {
+  require(num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0,
+          "query heads must be a multiple of KV heads");
   require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= sojourn::kMaxHeadDim, "head_dim must be a multiple of 16");
   require(block_size > 0 && block_size % 16 == 0, "block_size must be a multiple of 16");
   return {num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, kv_type(type)};
 }
 
-void rms_norm(const std::string& isa, const ConstMatrix& x, const ConstFloats& weight, float eps, float offset, const Matrix& out) {
+void rms_norm(const std::string& isa, const ConstMatrix& x, const ConstFloats& weight, float eps, float offset,
+              const Matrix& out) {
   const std::int64_t rows = length(x, 0), width = length(x, 1), group = length(weight, 0);
   require(length(out, 0) == rows && length(out, 1) == width, "out must have the shape of x");
   require(group > 0 && width % group == 0, "the width must be a multiple of the weight's length");
   kernels(isa).rms_norm(x.data(), rows, width, group, weight.data(), eps, offset, out.data());
 }
 
-void rope(const std::string& isa, const Matrix& x, std::int64_t head_dim, const ConstMatrix& cos, const ConstMatrix& sin) {
+void rope(const std::string& isa, const Matrix& x, std::int64_t head_dim, const ConstMatrix& cos,
+          const ConstMatrix& sin) {
   const std::int64_t rows = length(x, 0), width = length(x, 1);
   require(head_dim > 0 && head_dim % 2 == 0 && width % head_dim == 0, "the width must be a multiple of head_dim");
   for (const ConstMatrix* table : {&cos, &sin})
@@ -98,12 +102,15 @@ void add(const std::string& isa, const Floats& a, const ConstFloats& b) {
   kernels(isa).add(a.data(), b.data(), length(a, 0));
 }
 
-void scale(const std::string& isa, const Floats& a, float factor) { kernels(isa).scale(a.data(), factor, length(a, 0)); }
+void scale(const std::string& isa, const Floats& a, float factor) {
+  kernels(isa).scale(a.data(), factor, length(a, 0));
+}
 
 void softcap(const std::string& isa, const Floats& a, float cap) { kernels(isa).softcap(a.data(), cap, length(a, 0)); }
 
 void merge(const std::string& isa, const ConstMatrix& partials, const Floats& out) {
-  require(length(out, 0) % 16 == 0 && length(partials, 1) == length(out, 0) + 2, "partials must be [chunks, head_dim + 2]");
+  require(length(out, 0) % 16 == 0 && length(partials, 1) == length(out, 0) + 2,
+          "partials must be [chunks, head_dim + 2]");
   kernels(isa).merge(partials.data(), length(partials, 0), length(out, 0), out.data());
 }
 
@@ -124,7 +131,8 @@ class PagedKV {
   // k, v [tokens, num_kv_heads * head_dim] of the positions `first` onward.
   void write(const ConstInts& block_table, std::int64_t first, const ConstMatrix& k, const ConstMatrix& v) {
     const std::int64_t tokens = length(k, 0), width = shape_.num_kv_heads * shape_.head_dim;
-    require(length(k, 1) == width && length(v, 1) == width && length(v, 0) == tokens, "k and v must be [tokens, kv heads * dim]");
+    require(length(k, 1) == width && length(v, 1) == width && length(v, 0) == tokens,
+            "k and v must be [tokens, kv heads * dim]");
     require(first >= 0, "a position is not negative");
     check_blocks(block_table, first, first + tokens);
     for (std::int64_t i = 0; i < tokens; ++i) {
@@ -139,13 +147,15 @@ class PagedKV {
   void attend(const ConstInts& block_table, const ConstPositions& positions, const ConstMatrix& q, std::int64_t tile,
               const Matrix& out) {
     const std::int64_t rows = length(q, 0), width = shape_.num_heads * shape_.head_dim;
-    require(length(q, 1) == width && length(out, 0) == rows && length(out, 1) == width, "q and out must be [rows, heads * dim]");
+    require(length(q, 1) == width && length(out, 0) == rows && length(out, 1) == width,
+            "q and out must be [rows, heads * dim]");
     require(length(positions, 0) == rows, "one position per row");
     require(tile >= 1 && tile <= kQueryTile, "an item has 1 to 8 query vectors");
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t position = positions.data()[r];
       require(position >= 0, "a position is not negative");
-      check_blocks(block_table, shape_.window > 0 ? std::max<std::int64_t>(0, position - shape_.window + 1) : 0, position + 1);
+      check_blocks(block_table, shape_.window > 0 ? std::max<std::int64_t>(0, position - shape_.window + 1) : 0,
+                   position + 1);
     }
     nb::gil_scoped_release release;
     const std::int64_t shared = shape_.num_heads / shape_.num_kv_heads;
@@ -174,7 +184,9 @@ class PagedKV {
     for (std::int64_t i = begin; i < end; ++i) furthest = std::max(furthest, positions[i / shared]);
     const std::int64_t chunks = furthest / kAttentionChunk + 1;
     std::vector<float> partials(static_cast<std::size_t>((end - begin) * chunks * stride));
-    const auto offset = [&](std::int64_t i) { return (i / shared * shape_.num_heads + kv_head * shared + i % shared) * dim; };
+    const auto offset = [&](std::int64_t i) {
+      return (i / shared * shape_.num_heads + kv_head * shared + i % shared) * dim;
+    };
     sojourn::AttentionItem item{};
     item.count = end - begin;
     item.kv_head = kv_head;
@@ -197,7 +209,8 @@ class PagedKV {
   std::int64_t num_blocks_;
 };
 
-std::size_t kv_block_bytes(std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size, const std::string& type) {
+std::size_t kv_block_bytes(std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t block_size,
+                           const std::string& type) {
   return sojourn::kv_block_bytes(make_shape(num_kv_heads, num_kv_heads, head_dim, block_size, 1.0f, 0, 0.0f, type));
 }
 
@@ -205,7 +218,8 @@ std::size_t kv_block_bytes(std::int64_t num_kv_heads, std::int64_t head_dim, std
 
 void bind_vector(nb::module_& m) {
   // noconvert: a converted output would be a copy, filled and thrown away; a converted input would hide a mistake.
-  m.def("available_isas", &available_isas, "Instruction sets that this build holds and this machine runs, worst first.");
+  m.def("available_isas", &available_isas,
+        "Instruction sets that this build holds and this machine runs, worst first.");
   m.def("rms_norm", &rms_norm, nb::arg("isa"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
         nb::arg("offset"), nb::arg("out").noconvert());
   m.def("rope", &rope, nb::arg("isa"), nb::arg("x").noconvert(), nb::arg("head_dim"), nb::arg("cos").noconvert(),
@@ -219,8 +233,8 @@ void bind_vector(nb::module_& m) {
   m.def("kv_block_bytes", &kv_block_bytes, nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("block_size"),
         nb::arg("kv_type"));
   nb::class_<PagedKV>(m, "PagedKV")
-      .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float, std::int64_t, float,
-                    const std::string&, Bytes, Bytes>(),
+      .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float, std::int64_t,
+                    float, const std::string&, Bytes, Bytes>(),
            nb::arg("isa"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("block_size"),
            nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("kv_type"), nb::arg("keys").noconvert(),
            nb::arg("values").noconvert())

@@ -1,9 +1,9 @@
 // Attention over paged K and V, written once on sixteen lanes. Included by vector_impl.h only.
 //
-// A block of one layer holds K as [kv_head][dim][token] and V as [kv_head][token][dim]. Scores have sixteen tokens in the
-// lanes, outputs sixteen dimensions; either is one chain of fused multiply-adds (over ascending dimensions, ascending
-// tokens), so neither the tile nor the company a query is computed in changes its bits. A token that a query does not see
-// takes part in nothing: not in its maximum, not in its sum, not by a zero times whatever lies there.
+// A block of one layer holds K as [kv_head][dim][token] and V as [kv_head][token][dim]. Scores have sixteen tokens in
+// the lanes, outputs sixteen dimensions; either is one chain of fused multiply-adds (over ascending dimensions,
+// ascending tokens), so neither the tile nor the company a query is computed in changes its bits. A token that a query
+// does not see takes part in nothing: not in its maximum, not in its sum, not by a zero times whatever lies there.
 #pragma once
 
 #include "simd.h"
@@ -12,7 +12,7 @@
 namespace sojourn {
 namespace {
 
-constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // not a power of two: eight rows in different cache sets
+constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // no power of two: eight rows, eight cache sets
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <int kCount>
@@ -68,7 +68,7 @@ struct Work {
   std::int64_t count;
   Span spans[kQueryTile];
   float* partial[kQueryTile];
-  alignas(64) float queries[kMaxHeadDim * kQueryTile];    // [head_dim][kQueryTile]
+  alignas(64) float queries[kMaxHeadDim * kQueryTile];  // [head_dim][kQueryTile]
   alignas(64) float scores[kQueryTile * kScoreStride];  // [kQueryTile][kScoreStride]
 };
 
@@ -99,8 +99,8 @@ void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) 
   }
 }
 
-// The cache lines wanted after those of a tile that is being computed, asked for meanwhile. They are fetched into the second
-// level: the first is too small to hold both. In K as in V, `block_size` elements on is the next line or lines.
+// The cache lines wanted after those of a tile that is being computed, asked for meanwhile. They are fetched into the
+// second level: the first is too small to hold both. In K as in V, `block_size` elements on is the next line or lines.
 template <int kPanels, typename T>
 struct Ahead {
   static constexpr int kStep = sizeof(T) == 2 ? 2 : 1;  // panels of two-byte elements share a line
@@ -155,14 +155,16 @@ SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std:
 
 // Tiles of kPanels while they fit into [at, end), both multiples of sixteen. Returns where they stop.
 template <int kRows, int kPanels, typename T>
-SOJOURN_INLINE std::int64_t score_tiles(const Pages<T>& keys, const Pages<T>& values, std::int64_t head_dim, std::int64_t begin,
-                                        std::int64_t at, std::int64_t end, const float* queries, float* scores) {
+SOJOURN_INLINE std::int64_t score_tiles(const Pages<T>& keys, const Pages<T>& values, std::int64_t head_dim,
+                                        std::int64_t begin, std::int64_t at, std::int64_t end, const float* queries,
+                                        float* scores) {
   constexpr std::int64_t kWidth = kPanels * kLanes;
   const std::int64_t first_block = (begin + at) / keys.block_size * keys.block_size;
   for (; at + kWidth <= end; at += kWidth) {
     const bool last = at + 2 * kWidth > end;
     score_tile<kRows, kPanels>(keys, head_dim, begin + at, queries,
-                               Ahead<kPanels, T>(last ? values : keys, last ? first_block : begin + at + kWidth), scores + at);
+                               Ahead<kPanels, T>(last ? values : keys, last ? first_block : begin + at + kWidth),
+                               scores + at);
   }
   return at;
 }
@@ -277,7 +279,8 @@ template <typename T>
 void mix(const Pages<T>& values, std::int64_t head_dim, Work& work) {
   const auto add_alone = [&](std::int64_t i, Span span) {
     if (span.first >= span.last) return;
-    mix_rows<1>(Runs<T>(values, head_dim, work.begin, span, work.scores + i * kScoreStride), head_dim, work.partial + i);
+    mix_rows<1>(Runs<T>(values, head_dim, work.begin, span, work.scores + i * kScoreStride), head_dim,
+                work.partial + i);
   };
   Span common = work.spans[0];
   for (std::int64_t i = 1; i < work.count; ++i) {
@@ -291,8 +294,8 @@ void mix(const Pages<T>& values, std::int64_t head_dim, Work& work) {
   // What only some queries see is added to those alone, before and after what all see: tokens stay in ascending order.
   for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {work.spans[i].first, common.first});
   for_query_groups(work.count, [&](std::int64_t first, auto n) {
-    mix_rows<decltype(n)::value>(Runs<T>(values, head_dim, work.begin, common, work.scores + first * kScoreStride), head_dim,
-                                 work.partial + first);
+    mix_rows<decltype(n)::value>(Runs<T>(values, head_dim, work.begin, common, work.scores + first * kScoreStride),
+                                 head_dim, work.partial + first);
   });
   for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {common.last, work.spans[i].last});
 }
@@ -305,8 +308,8 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
   const std::int64_t head_size = shape.head_dim * shape.block_size, block_stride = head_size * shape.num_kv_heads;
   const Pages<T> keys = {static_cast<const T*>(layer.keys) + item.kv_head * head_size, block_stride, shape.block_size,
                          item.block_table};
-  const Pages<T> values = {static_cast<const T*>(layer.values) + item.kv_head * head_size, block_stride, shape.block_size,
-                           item.block_table};
+  const Pages<T> values = {static_cast<const T*>(layer.values) + item.kv_head * head_size, block_stride,
+                           shape.block_size, item.block_table};
   Span all = work.spans[0];
   for (std::int64_t i = 1; i < work.count; ++i) {
     if (work.spans[i].first < all.first) all.first = work.spans[i].first;
@@ -322,19 +325,18 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
 }
 
 void attend(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
-  if (shape.kv_type == KVType::F16)
-    attend_pages<std::uint16_t>(shape, layer, item);
-  else
-    attend_pages<float>(shape, layer, item);
+  if (shape.kv_type == KVType::F16) attend_pages<std::uint16_t>(shape, layer, item);
+  else attend_pages<float>(shape, layer, item);
 }
 
 template <typename T>
-void write_pages(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset, const float* k,
-                 const float* v) {
+void write_pages(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset,
+                 const float* k, const float* v) {
   const std::int64_t dim = shape.head_dim, tokens = shape.block_size, head_size = dim * tokens;
   T* keys = static_cast<T*>(layer.keys) + block * shape.num_kv_heads * head_size + offset;
   T* values = static_cast<T*>(layer.values) + block * shape.num_kv_heads * head_size + offset * dim;
-  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head, keys += head_size, values += head_size, k += dim, v += dim) {
+  for (std::int64_t head = 0; head < shape.num_kv_heads;
+       ++head, keys += head_size, values += head_size, k += dim, v += dim) {
     for (std::int64_t d = 0; d < dim; d += kLanes) {
       T narrow[kLanes];
       store(narrow, load(k + d));
@@ -344,12 +346,10 @@ void write_pages(const AttentionShape& shape, const KVLayer& layer, std::int64_t
   }
 }
 
-void write_kv(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset, const float* k,
-              const float* v) {
-  if (shape.kv_type == KVType::F16)
-    write_pages<std::uint16_t>(shape, layer, block, offset, k, v);
-  else
-    write_pages<float>(shape, layer, block, offset, k, v);
+void write_kv(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset,
+              const float* k, const float* v) {
+  if (shape.kv_type == KVType::F16) write_pages<std::uint16_t>(shape, layer, block, offset, k, v);
+  else write_pages<float>(shape, layer, block, offset, k, v);
 }
 
 // exp(x) of one non-positive number.

@@ -52,7 +52,8 @@ SOJOURN_INLINE F32x16 absolute(F32x16 a) {
 }
 SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
   const __m256 bit = _mm256_set1_ps(-0.0f);
-  return {_mm256_or_ps(magnitude.lo, _mm256_and_ps(bit, sign.lo)), _mm256_or_ps(magnitude.hi, _mm256_and_ps(bit, sign.hi))};
+  return {_mm256_or_ps(magnitude.lo, _mm256_and_ps(bit, sign.lo)),
+          _mm256_or_ps(magnitude.hi, _mm256_and_ps(bit, sign.hi))};
 }
 SOJOURN_INLINE __m256 power_of_two(__m256 a) {
   const __m256i shifted = _mm256_slli_epi32(_mm256_castps_si256(a), 23);

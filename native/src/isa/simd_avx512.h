@@ -27,7 +27,8 @@ SOJOURN_INLINE F32x16 load(const std::uint16_t* p) {
 }
 SOJOURN_INLINE void store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 SOJOURN_INLINE void store(std::uint16_t* p, F32x16 a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 SOJOURN_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }

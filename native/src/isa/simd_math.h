@@ -1,4 +1,5 @@
-// Functions of sixteen floats made of the operations of the instruction set, so equal wherever those are. Included by simd.h only.
+// Functions of sixteen floats made of the operations of the instruction set, so equal wherever those are. Included by
+// simd.h only.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ SOJOURN_INLINE float maximum(F32x16 a) {
 
 constexpr float kLowestExponent = -87.0f;  // below, exp would be subnormal: it is 0
 
-// exp for kLowestExponent <= x <= 89. x = n ln 2 + r after Cody and Waite, exp(r) by the polynomial of the Cephes library (expf).
+// exp for kLowestExponent <= x <= 89. x = n ln 2 + r after Cody and Waite, exp(r) by the polynomial of the Cephes
+// library (expf).
 SOJOURN_INLINE F32x16 exp_in_range(F32x16 x) {
   const F32x16 magic = broadcast(0x1.8p23f);  // adding it rounds to an integer
   const F32x16 shifted = fma(x, broadcast(1.44269504f), magic);

@@ -1,4 +1,5 @@
-// Sixteen floats in four vectors of four, in the compiler's own vector types: SSE2, NEON, or scalar code. Included by simd.h only.
+// Sixteen floats in four vectors of four, in the compiler's own vector types: SSE2, NEON, or scalar code. Included by
+// simd.h only.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,7 @@ SOJOURN_INLINE F4 widen(const std::uint16_t* p) {
 #else
   const U4 h = __builtin_convertvector(half, U4);
   const U4 magnitude = (h & 0x7fffu) << 13;
-  const I4 order = reinterpret_cast<I4>(magnitude);  // SSE2 compares signed numbers only
+  const I4 order = reinterpret_cast<I4>(magnitude);                            // SSE2 compares signed numbers only
   const U4 special = reinterpret_cast<U4>(order >= 0x0f800000) & 0x38000000u;  // infinity and NaN: all exponent bits
   const U4 normal = magnitude + 0x38000000u + special;
   const U4 subnormal = bits(floats(magnitude + 0x38800000u) - four(0x1p-14f));
@@ -67,7 +68,7 @@ SOJOURN_INLINE std::uint16_t narrow(float x) {
   u &= 0x7fffffffu;
   if (u > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
   if (u >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more
-  if (u < 0x38800000u) {                                                     // below 2^-14: 0.5 + x has the half's last place
+  if (u < 0x38800000u) {  // below 2^-14: 0.5 + x has the half's last place
     float magnitude;
     std::memcpy(&magnitude, &u, sizeof magnitude);
     magnitude += 0.5f;
@@ -77,8 +78,8 @@ SOJOURN_INLINE std::uint16_t narrow(float x) {
   return static_cast<std::uint16_t>(sign | ((u - 0x38000000u + 0x0fffu + (u >> 13 & 1)) >> 13));
 }
 
-#define SOJOURN_FOUR(expression)   \
-  F32x16 result;                   \
+#define SOJOURN_FOUR(expression)                          \
+  F32x16 result;                                          \
   for (int i = 0; i < 4; ++i) result.v[i] = (expression); \
   return result
 

@@ -11,22 +11,36 @@
 namespace sojourn {
 namespace {
 
-SOJOURN_INLINE F32x16 load_upto(const float* p, std::int64_t count) { return count >= kLanes ? load(p) : load_part(p, count); }
+SOJOURN_INLINE F32x16 load_upto(const float* p, std::int64_t count) {
+  return count >= kLanes ? load(p) : load_part(p, count);
+}
 
 SOJOURN_INLINE void store_upto(float* p, std::int64_t count, F32x16 a) {
-  if (count >= kLanes)
-    store(p, a);
-  else
-    store_part(p, count, a);
+  if (count >= kLanes) store(p, a);
+  else store_part(p, count, a);
+}
+
+// Column i goes to sum (i / 16) % 4: four chains, for one alone waits on its own latency.
+float sum_of_squares(const float* x, std::int64_t count) {
+  F32x16 squares[4];
+  for (F32x16& chain : squares) chain = broadcast(0.0f);
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const F32x16 v = load(x + i + c * kLanes);
+      squares[c] = fma(v, v, squares[c]);
+    }
+  }
+  for (int c = 0; i < count; i += kLanes, ++c) {
+    const F32x16 v = load_upto(x + i, count - i);
+    squares[c] = fma(v, v, squares[c]);
+  }
+  return sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
 }
 
 void rms_norm_group(const float* x, std::int64_t group, const float* weight, float eps, float offset, float* out) {
-  F32x16 squares = broadcast(0.0f);
-  for (std::int64_t i = 0; i < group; i += kLanes) {
-    const F32x16 v = load_upto(x + i, group - i);
-    squares = fma(v, v, squares);
-  }
-  const float mean = sum(squares) / static_cast<float>(group);
+  const float mean = sum_of_squares(x, group) / static_cast<float>(group);
   const F32x16 inverse = broadcast(1.0f / __builtin_sqrtf(mean + eps)), shift = broadcast(offset);
   for (std::int64_t i = 0; i < group; i += kLanes) {
     const std::int64_t count = group - i;
@@ -67,8 +81,8 @@ SOJOURN_INLINE F32x16 gelu_tanh(F32x16 x) {
 }
 
 template <typename Function>
-SOJOURN_INLINE void glu_rows(const float* gate, const float* up, std::int64_t rows, std::int64_t begin, std::int64_t end,
-                             std::int64_t ld, float* out, Function activate) {
+SOJOURN_INLINE void glu_rows(const float* gate, const float* up, std::int64_t rows, std::int64_t begin,
+                             std::int64_t end, std::int64_t ld, float* out, Function activate) {
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t i = begin; i < end; i += kLanes) {
       const std::int64_t at = row * ld + i, count = end - i;
@@ -79,10 +93,8 @@ SOJOURN_INLINE void glu_rows(const float* gate, const float* up, std::int64_t ro
 
 void glu(const float* gate, const float* up, std::int64_t rows, std::int64_t begin, std::int64_t end, std::int64_t ld,
          Activation activation, float* out) {
-  if (activation == Activation::Silu)
-    glu_rows(gate, up, rows, begin, end, ld, out, [](F32x16 x) { return silu(x); });
-  else
-    glu_rows(gate, up, rows, begin, end, ld, out, [](F32x16 x) { return gelu_tanh(x); });
+  if (activation == Activation::Silu) glu_rows(gate, up, rows, begin, end, ld, out, [](F32x16 x) { return silu(x); });
+  else glu_rows(gate, up, rows, begin, end, ld, out, [](F32x16 x) { return gelu_tanh(x); });
 }
 
 void add(float* a, const float* b, std::int64_t count) {
