@@ -3,6 +3,13 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
+#include "sojourn/isa.h"
+
+// The instruction set of this name, among those the machine has; std::invalid_argument otherwise.
+sojourn::Isa isa_of(const std::string& name);
+
 void bind_executor(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_vector(nanobind::module_& m);

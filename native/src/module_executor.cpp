@@ -102,13 +102,13 @@ std::vector<std::string> isas() {
   return names;
 }
 
+}  // namespace
+
 sojourn::Isa isa_of(const std::string& name) {
   for (const sojourn::Isa isa : {sojourn::Isa::Avx512Vnni, sojourn::Isa::Avx2, sojourn::Isa::Portable})
     if (sojourn::has_isa(isa) && sojourn::isa_name(isa) == name) return isa;
   throw std::invalid_argument("this machine has no instruction set " + name);
 }
-
-}  // namespace
 
 void bind_executor(nb::module_& m) {
   m.def("isas", &isas, "Instruction sets this machine has kernels for, best first.");

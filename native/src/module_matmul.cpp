@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "module.h"
 #include "sojourn/formats.h"
 #include "sojourn/isa.h"
 #include "sojourn/matmul.h"
@@ -22,20 +23,7 @@ template <class T, int kDimensions>
 using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
 using Floats = Array<const float, 2>;
 
-constexpr sojourn::Isa kIsas[] = {sojourn::Isa::Portable, sojourn::Isa::Avx2, sojourn::Isa::Avx512Vnni};
-
-std::vector<std::string> isas() {
-  std::vector<std::string> names;
-  for (const sojourn::Isa isa : kIsas)
-    if (sojourn::has_isa(isa)) names.emplace_back(sojourn::isa_name(isa));
-  return names;
-}
-
-const sojourn::MatmulKernels& kernels(const std::string& name) {
-  for (const sojourn::Isa isa : kIsas)
-    if (sojourn::isa_name(isa) == name && sojourn::has_isa(isa)) return sojourn::matmul_kernels(isa);
-  throw std::invalid_argument("instruction set " + name + " is unknown here");
-}
+const sojourn::MatmulKernels& kernels(const std::string& name) { return sojourn::matmul_kernels(isa_of(name)); }
 
 void require(bool holds, const char* message) {
   if (!holds) throw std::invalid_argument(message);
@@ -112,5 +100,4 @@ void bind_matmul(nb::module_& m) {
         "Repacks n rows of k weights. Releases the GIL.");
   m.def("quantize_rows", &quantize_rows, nb::arg("isa"), nb::arg("x").noconvert(), nb::arg("codes").noconvert(),
         nb::arg("scales").noconvert(), nb::arg("sums").noconvert(), "Fills codes, scales and sums of the rows of x.");
-  m.def("isas", &isas, "Instruction sets this build holds and this machine runs, the best one last.");
 }

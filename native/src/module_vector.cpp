@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "module.h"
 #include "sojourn/isa.h"
 #include "sojourn/vector_ops.h"
 
@@ -38,21 +39,7 @@ std::int64_t length(const Array& array, std::size_t axis) {
   return static_cast<std::int64_t>(array.shape(axis));
 }
 
-const sojourn::VectorKernels& kernels(const std::string& name) {
-  for (const sojourn::Isa isa : {sojourn::Isa::Portable, sojourn::Isa::Avx2, sojourn::Isa::Avx512Vnni})
-    if (name == sojourn::isa_name(isa)) {
-      if (!sojourn::has_isa(isa)) throw std::invalid_argument("this machine or build has no instruction set " + name);
-      return sojourn::vector_kernels(isa);
-    }
-  throw std::invalid_argument("unknown instruction set " + name);
-}
-
-nb::list available_isas() {
-  nb::list names;
-  for (const sojourn::Isa isa : {sojourn::Isa::Portable, sojourn::Isa::Avx2, sojourn::Isa::Avx512Vnni})
-    if (sojourn::has_isa(isa)) names.append(nb::str(sojourn::isa_name(isa).data()));
-  return names;
-}
+const sojourn::VectorKernels& kernels(const std::string& name) { return sojourn::vector_kernels(isa_of(name)); }
 
 sojourn::KVType kv_type(const std::string& name) {
   require(name == "f16" || name == "f32", "a KV type is f16 or f32");
@@ -218,8 +205,6 @@ std::size_t kv_block_bytes(std::int64_t num_kv_heads, std::int64_t head_dim, std
 
 void bind_vector(nb::module_& m) {
   // noconvert: a converted output would be a copy, filled and thrown away; a converted input would hide a mistake.
-  m.def("available_isas", &available_isas,
-        "Instruction sets that this build holds and this machine runs, worst first.");
   m.def("rms_norm", &rms_norm, nb::arg("isa"), nb::arg("x").noconvert(), nb::arg("weight").noconvert(), nb::arg("eps"),
         nb::arg("offset"), nb::arg("out").noconvert());
   m.def("rope", &rope, nb::arg("isa"), nb::arg("x").noconvert(), nb::arg("head_dim"), nb::arg("cos").noconvert(),

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from sojourn.native import _kernels, matmul
+from sojourn.native import _kernels, isas, matmul
 from sojourn.weights.dequantize import dequantize
 from sojourn.weights.formats import FORMATS
 
-ISAS = matmul.isas()
+ISAS = isas()[::-1]  # portable first
 ALL = sorted(FORMATS)
 FLOATS = ("F32", "F16", "BF16")
 INTEGERS = [name for name in ALL if name not in FLOATS]

@@ -1,4 +1,4 @@
-"""Typed wrappers of the matrix products, as tests and benches call them. The engine's steps do not pass through here."""
+"""Typed wrappers of the matrix products, for tests and benches. The engine's steps do not pass through here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.native import _kernels
-
-
-def isas() -> list[str]:
-    """Instruction sets this build holds and this machine runs, the best one last."""
-    return _kernels.isas()
 
 
 @dataclass(frozen=True)

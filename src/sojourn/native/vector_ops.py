@@ -17,11 +17,6 @@ Array = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
-def available_isas() -> list[str]:
-    """Instruction sets that this build holds and this machine runs, worst first."""
-    return _kernels.available_isas()
-
-
 def rms_norm(isa: str, x: Array, weight: Array, *, eps: float = 1e-6, offset: float = 0.0) -> Array:
     """x [rows, width] over each group of len(weight) columns, times weight + offset."""
     out = np.empty_like(x)
