@@ -1,4 +1,4 @@
-"""Typed wrappers of the matrix products, as tests and benches call them. The engine's steps do not pass through here."""
+"""Typed wrappers of the matrix products, for tests and benches; the engine's steps do not pass through here."""
 
 from __future__ import annotations
 
