@@ -1,18 +1,15 @@
 // Repacks stored weights into the panels of panels.h. Codes and scales are moved, never recomputed.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <thread>
 #include <vector>
 
 #include "panels.h"
+#include "weight_memory.h"
 
 namespace sojourn {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr int kRows = static_cast<int>(kPanelRows);
 constexpr int kGroups = 16;  // of a span, at most
 
@@ -275,18 +272,7 @@ Packing packing_for(Format format) {
   return {{Codes::Float32, Scales::None, 0}, nullptr};  // unreachable: the switch names every format
 }
 
-AlignedBytes allocate(std::size_t bytes) {
-  const std::size_t size = std::max<std::size_t>(bytes, 64);
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  // Only advice: where the kernel has no huge pages the weights are read all the same.
-  if (size >= kHugePage) madvise(memory, size, MADV_HUGEPAGE);
-  return AlignedBytes(static_cast<std::uint8_t*>(memory), FreeAligned{size});
-}
-
 }  // namespace
-
-void FreeAligned::operator()(std::uint8_t* memory) const { munmap(memory, bytes); }
 
 std::unique_ptr<PackedMatrix> pack(Format format, const std::uint8_t* blocks, std::int64_t n, std::int64_t k, int threads) {
   const Packing packing = packing_for(format);
@@ -301,7 +287,7 @@ std::unique_ptr<PackedMatrix> pack(Format format, const std::uint8_t* blocks, st
   w->spans = (k + span_columns - 1) / span_columns;
   w->bytes_per_span = span_bytes(packing.layout.codes, packing.layout.scales);
   w->bytes = static_cast<std::size_t>(w->panels * w->spans) * w->bytes_per_span;
-  w->data = allocate(w->bytes);
+  w->data = allocate_weights(w->bytes);
 
   // Below this a thread costs more than it saves.
   constexpr std::int64_t kMinWeightsPerThread = std::int64_t{1} << 18;

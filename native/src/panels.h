@@ -84,17 +84,11 @@ struct PanelLayout {
   int zero_point;
 };
 
-struct FreeAligned {
-  std::size_t bytes = 0;
-  void operator()(std::uint8_t* memory) const;
-};
-using AlignedBytes = std::unique_ptr<std::uint8_t[], FreeAligned>;
-
 struct Panels final : PackedMatrix {
   PanelLayout layout{};
   std::int64_t spans = 0;           // of one panel
   std::size_t bytes_per_span = 0;   // of one panel
-  AlignedBytes data;
+  std::shared_ptr<std::uint8_t> data;
 
   // First span of a panel; the next one lies 2 * bytes_per_span further.
   const std::uint8_t* panel(std::int64_t p) const { return data.get() + offset(p); }

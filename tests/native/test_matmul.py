@@ -1,13 +1,13 @@
 """Matrix products and the activation quantizer of every instruction set against NumPy in float64.
 
-Error bounds, u = 2^-24, all of them worst cases that follow from the order of operations in native/src/isa/matmul_impl.h:
+Error bounds, u = 2^-24, worst cases that follow from the order of operations in native/src/isa/matmul_impl.h:
 
 - Arithmetic, against float64 on the same int8 activations: dot products are exact; each group adds one rounding in the
-  product of its scales and one in each of its at most two fused multiply-adds. So |y - y64| <= (roundings) * u * S, where
+  product of its scales and one in each of its at most two fused multiply-adds, so |y - y64| <= roundings * u * S, where
   S is the sum of the magnitudes of all terms. Float weights: one fused multiply-add for each column.
 - Activations, against the float ones: rounding moves each by at most half a step, amax / 254 of its group, hence
-  |y - y_float| <= sum of |w| * step / 2 (and the above). For Gaussian activations that is 0.6% of y, RMS: the step of 32 values is on
-  average 0.0165 of their standard deviation, and a uniform error has step / sqrt(12).
+  |y - y_float| <= sum of |w| * step / 2, plus the above. For Gaussian activations that is 0.54% of y, RMS, whatever the
+  format: the step of 32 values is 0.018 of their standard deviation, and a uniform error has step / sqrt(12).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_products_are_within_the_arithmetic_bound(name: str, isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_products_are_exact_where_float32_is(name: str, isa: str) -> None:
-    """Integer activations whose groups reach 127 are their own codes; with powers of two for scales nothing is rounded."""
+    """Integer activations whose groups reach 127 are their own codes; with scales of 1/2 and 1 nothing is rounded."""
     n, k = 35, 512
     rng = np.random.default_rng(11)
     info = FORMATS[name]

@@ -33,6 +33,13 @@ std::uint32_t* matmul_scratch(std::size_t count);
 
 namespace {
 
+// Four activation codes as one word.
+SOJOURN_INLINE std::int32_t load_word(const std::int8_t* p) {
+  std::int32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
 // ---- formats: how a line of codes and a group's scales are read -------------------------------------------------------
 
 // A code set gives lines of 64 unsigned codes. kHighFactor: codes of columns 32-63 come out this many times too large,
@@ -227,7 +234,7 @@ struct Tile {
         }
         rows.codes += kBlockColumns;
         rows.scales += 2;
-        rows.corrections += L::kGroups;
+        if constexpr (L::kMinimums || L::kStarts) rows.corrections += L::kGroups;
         SOJOURN_UNROLL
         for (int p = 0; p < kPanels; ++p) block[p] += L::kBlockBytes;
       }

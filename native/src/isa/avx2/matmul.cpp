@@ -156,7 +156,7 @@ struct Avx2 {
     const __m256i byte_of_lane = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
                                                   2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit_of_lane = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
-    const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(*reinterpret_cast<const int*>(mask)), byte_of_lane);
+    const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(load_word(reinterpret_cast<const std::int8_t*>(mask))), byte_of_lane);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of_lane), bit_of_lane);
     return _mm256_and_si256(set, _mm256_set1_epi8(16));
   }
@@ -170,7 +170,7 @@ struct Avx2 {
     const __m256i values = _mm256_broadcastsi128_si256(load_128(kTableValues));
     return both(nibbles<kHalf>(line), [&](__m256i codes) { return _mm256_shuffle_epi8(values, codes); });
   }
-  static SOJOURN_INLINE __m256i four_codes(const std::int8_t* p) { return _mm256_set1_epi32(*reinterpret_cast<const int*>(p)); }
+  static SOJOURN_INLINE __m256i four_codes(const std::int8_t* p) { return _mm256_set1_epi32(load_word(p)); }
 
   static SOJOURN_INLINE __m256i magnitudes(const float* x) {
     return _mm256_and_si256(load_256(x), _mm256_set1_epi32(0x7fffffff));

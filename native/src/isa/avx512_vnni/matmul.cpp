@@ -56,17 +56,22 @@ struct Avx512 {
     const __m512i both = raw(line);
     return _mm512_and_si512(kHalf == 0 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0f));
   }
+  static SOJOURN_INLINE __mmask64 load_mask(const std::uint8_t* p) {
+    __mmask64 mask;
+    std::memcpy(&mask, p, sizeof mask);
+    return mask;
+  }
   template <int kHalf>
   static SOJOURN_INLINE Bytes five_bits(const std::uint8_t* line, const std::uint8_t* mask) {
     const Bytes four = nibbles<kHalf>(line);
-    return _mm512_mask_add_epi8(four, *reinterpret_cast<const __mmask64*>(mask), four, _mm512_set1_epi8(16));
+    return _mm512_mask_add_epi8(four, load_mask(mask), four, _mm512_set1_epi8(16));
   }
   template <int kHalf>
   static SOJOURN_INLINE Bytes table_values(const std::uint8_t* line) {  // IQ4_NL's values plus 128
     const __m512i values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTableValues)));
     return _mm512_shuffle_epi8(values, nibbles<kHalf>(line));
   }
-  static SOJOURN_INLINE Ints four_codes(const std::int8_t* p) { return _mm512_set1_epi32(*reinterpret_cast<const std::int32_t*>(p)); }
+  static SOJOURN_INLINE Ints four_codes(const std::int8_t* p) { return _mm512_set1_epi32(load_word(p)); }
 
   // Every code set is dotted as unsigned bytes.
   template <Codes>
