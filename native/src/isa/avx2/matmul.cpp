@@ -101,7 +101,7 @@ struct Avx2 {
   static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 1;
   static constexpr int kTileRegisters = 4;
-  static constexpr std::int64_t kPrefetchAhead = 2048;
+  static constexpr std::int64_t kPrefetchAhead = 6144;
   static constexpr bool kMasksHighNibbles = false;
 
   static SOJOURN_INLINE Floats zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -137,7 +137,8 @@ struct Avx2 {
     });
     return {_mm256_castsi256_ps(words.low), _mm256_castsi256_ps(words.high)};
   }
-  static SOJOURN_INLINE void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  // To the second-level cache: it has more misses under way than the first, twice the bandwidth on Zen 4.
+  static SOJOURN_INLINE void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
   // Without this g++ keeps partial sums in registers that it does not have.
   static SOJOURN_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
 

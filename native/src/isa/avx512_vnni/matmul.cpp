@@ -17,7 +17,7 @@ struct Avx512 {
   static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 3;
   static constexpr int kTileRegisters = 16;
-  static constexpr std::int64_t kPrefetchAhead = 2048;
+  static constexpr std::int64_t kPrefetchAhead = 6144;
   static constexpr bool kMasksHighNibbles = true;
 
   static SOJOURN_INLINE Floats zero() { return _mm512_setzero_ps(); }
@@ -41,7 +41,8 @@ struct Avx512 {
     return _mm512_castsi512_ps(kColumn == 0 ? _mm512_slli_epi32(words, 16)
                                             : _mm512_and_si512(words, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
-  static SOJOURN_INLINE void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  // To the second-level cache: it has more misses under way than the first, twice the bandwidth on Zen 4.
+  static SOJOURN_INLINE void prefetch(const std::uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
   // Without this g++ keeps partial sums in registers that it does not have.
   static SOJOURN_INLINE void keep_in_memory() { asm volatile("" ::: "memory"); }
 
