@@ -74,7 +74,7 @@ test-all: test test-models
 
 bench: setup
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
-	$(BIN)/python benchmarks/decode.py $(ARGS)
+	$(BIN)/sojourn bench offline $(ARGS)
 
 # What the benchmarks compare with. Built once; `make clean` removes them.
 PEERS := build/peers
