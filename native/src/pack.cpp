@@ -160,7 +160,7 @@ void write_codes(Codes codes, const SpanRow* rows, int column, std::uint8_t* out
     for (int s = 0; s < 8; ++s) {
       const std::uint32_t low = word(rows[c], column + 4 * s), high = word(rows[c], column + 32 + 4 * s);
       std::uint8_t* place = out + 64 * s + 4 * c;
-      if (codes == Codes::Byte || codes == Codes::SixBit) {
+      if (codes == Codes::Byte) {
         std::memcpy(place, &low, 4);
         std::memcpy(place + 512, &high, 4);
       } else {
@@ -179,6 +179,15 @@ void write_fifth_bits(const SpanRow* rows, int column, std::uint8_t* out) {
   for (int mask = 0; mask < 16; ++mask)
     for (int c = 0; c < kRows; c += 2)
       out[8 * mask + c / 2] = static_cast<std::uint8_t>(four_bits(c, column + 4 * mask) | four_bits(c + 1, column + 4 * mask) << 4);
+}
+
+void write_sixth_bits(const SpanRow* rows, int column, std::uint8_t* out) {
+  for (int line = 0; line < 4; ++line)
+    for (int c = 0; c < kRows; ++c) {
+      std::uint32_t bits = 0;
+      for (int i = 0; i < 4; ++i) bits |= (word(rows[c], column + 16 * line + 4 * i) >> 4 & 0x03030303u) << (2 * i);
+      std::memcpy(out + 64 * line + 4 * c, &bits, 4);
+    }
 }
 
 void store_half(std::uint8_t* out, std::uint16_t value) { std::memcpy(out, &value, 2); }
@@ -209,6 +218,7 @@ void write_span(const PanelLayout& layout, const SpanRow* rows, std::uint8_t* ou
     out += scale_bytes(layout.scales);
     write_codes(layout.codes, rows, block * kBlockColumns, out);
     if (layout.codes == Codes::FiveBit) write_fifth_bits(rows, block * kBlockColumns, out + 512);
+    if (layout.codes == Codes::SixBit) write_sixth_bits(rows, block * kBlockColumns, out + 512);
     out += code_bytes(layout.codes);
   }
 }

@@ -20,8 +20,9 @@
 //   NibbleTable  the same; the code is an index into IQ4_NL's values
 //   FiveBit    as Nibble, then the fifth bits: 16 masks of 64 bits, mask 8h + s for columns 32h + 4s..,
 //              bit 4c + j                                                                                      640 bytes
+//   SixBit     as Nibble, then the fifth and sixth bits: 4 lines, line 2h + t for columns 32h + 16t..,
+//              bits 2i and 2i + 1 of byte 4c + j for column 32h + 16t + 4i + j                                 768 bytes
 //   Byte       16 lines; line s: columns 4s..                                                                 1024 bytes
-//   SixBit     the same; codes are below 64
 //   Float32, Float16   64 lines of 16 values, one column each
 //   BFloat16   32 lines of 32 values; line s: byte 4c holds column 2s of row c, byte 4c + 2 column 2s + 1
 #pragma once
@@ -44,7 +45,7 @@ constexpr std::size_t code_bytes(Codes codes) {
     case Codes::Nibble:
     case Codes::NibbleTable: return 512;
     case Codes::FiveBit: return 640;
-    case Codes::SixBit:
+    case Codes::SixBit: return 768;
     case Codes::Byte: return 1024;
     case Codes::Float16:
     case Codes::BFloat16: return 2048;

@@ -254,10 +254,10 @@ def test_threads_do_not_change_the_packing(name: str) -> None:
     assert np.array_equal(one.matmul(ISAS[-1], x), many.matmul(ISAS[-1], x))
 
 
-# Bits per weight that a pass reads. Q2_K, Q3_K and Q6_K are widened, the others as in the file or at most 0.125 more.
+# Bits per weight that a pass reads. Q2_K and Q3_K are widened, the others as in the file or at most 0.125 more.
 BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q8_0": 8.5, "IQ4_NL": 4.5,
-    "Q2_K": 5.125, "Q3_K": 4.625, "Q4_K": 4.625, "Q5_K": 5.625, "Q6_K": 8.625,
+    "Q2_K": 5.125, "Q3_K": 4.625, "Q4_K": 4.625, "Q5_K": 5.625, "Q6_K": 6.625,
 }  # fmt: skip
 
 

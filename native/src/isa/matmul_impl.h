@@ -87,7 +87,13 @@ struct CodeSet<V, Codes::Byte> {
 };
 
 template <class V>
-struct CodeSet<V, Codes::SixBit> : CodeSet<V, Codes::Byte> {};
+struct CodeSet<V, Codes::SixBit> {
+  static constexpr int kHighFactor = 1;
+  template <int kHalf>
+  static typename V::Bytes line(const std::uint8_t* codes, int s) {
+    return V::template six_bits<kHalf>(codes + 64 * s, codes + 512 + 128 * kHalf + s / 4 * 64, s % 4);
+  }
+};
 
 // Scale and minimum of group g of a block, in float32 and exact.
 template <class V, Scales kScales>

@@ -166,6 +166,22 @@ struct Avx2 {
     const Bytes four = nibbles<kHalf>(line);
     return {_mm256_or_si256(four.low, fifth_bits(mask)), _mm256_or_si256(four.high, fifth_bits(mask + 4))};
   }
+  // Two bits of each byte of `high`, those from bit 2 * place on, moved to bits 4 and 5. `place` is a constant to the
+  // optimizer, a shift by immediate wants one always.
+  static SOJOURN_INLINE __m256i aligned(__m256i high, int place) {
+    switch (place) {
+      case 0: return _mm256_slli_epi16(high, 4);
+      case 1: return _mm256_slli_epi16(high, 2);
+      case 2: return high;
+      default: return _mm256_srli_epi16(high, 2);
+    }
+  }
+  template <int kHalf>
+  static SOJOURN_INLINE Bytes six_bits(const std::uint8_t* line, const std::uint8_t* high, int place) {
+    return both(nibbles<kHalf>(line), bytes(high), [&](__m256i four, __m256i two) {
+      return _mm256_or_si256(four, _mm256_and_si256(aligned(two, place), _mm256_set1_epi8(0x30)));
+    });
+  }
   template <int kHalf>
   static SOJOURN_INLINE Bytes table_values(const std::uint8_t* line) {
     const __m256i values = _mm256_broadcastsi128_si256(load_128(kTableValues));

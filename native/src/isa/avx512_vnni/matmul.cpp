@@ -67,6 +67,21 @@ struct Avx512 {
     const Bytes four = nibbles<kHalf>(line);
     return _mm512_mask_add_epi8(four, load_mask(mask), four, _mm512_set1_epi8(16));
   }
+  // Two bits of each byte of `high`, those from bit 2 * place on, moved to bits 4 and 5. `place` is a constant to the
+  // optimizer, a shift by immediate wants one always.
+  static SOJOURN_INLINE __m512i aligned(__m512i high, int place) {
+    switch (place) {
+      case 0: return _mm512_slli_epi16(high, 4);
+      case 1: return _mm512_slli_epi16(high, 2);
+      case 2: return high;
+      default: return _mm512_srli_epi16(high, 2);
+    }
+  }
+  template <int kHalf>
+  static SOJOURN_INLINE Bytes six_bits(const std::uint8_t* line, const std::uint8_t* high, int place) {
+    constexpr int kOrAnd = 0xf8;  // truth table of a | (b & c)
+    return _mm512_ternarylogic_epi32(nibbles<kHalf>(line), aligned(raw(high), place), _mm512_set1_epi8(0x30), kOrAnd);
+  }
   template <int kHalf>
   static SOJOURN_INLINE Bytes table_values(const std::uint8_t* line) {  // IQ4_NL's values plus 128
     const __m512i values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTableValues)));

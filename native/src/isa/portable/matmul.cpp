@@ -81,6 +81,10 @@ struct Portable {
     return each_byte([&](int i) { return (line[i] >> (4 * kHalf) & 15) | (mask[i / 8] >> (i % 8) & 1) << 4; });
   }
   template <int kHalf>
+  static SOJOURN_INLINE Bytes six_bits(const std::uint8_t* line, const std::uint8_t* high, int place) {
+    return each_byte([&](int i) { return (line[i] >> (4 * kHalf) & 15) | (high[i] >> (2 * place) & 3) << 4; });
+  }
+  template <int kHalf>
   static SOJOURN_INLINE Bytes table_values(const std::uint8_t* line) {
     return each_byte([&](int i) { return kTableValues[line[i] >> (4 * kHalf) & 15]; });
   }
