@@ -205,9 +205,13 @@ def llama_logits(args: argparse.Namespace, model: Model, ids: list[int]) -> Chun
 
 def kept_reference(args: argparse.Namespace, model: Model, ids: list[int]) -> np.memmap:
     """The reference's logits [tokens, vocab], computed once for the same file, tokens and source."""
-    path = Path(tempfile.gettempdir()) / f"sojourn-reference-{fingerprint(model, ids, args.chunk)}.f32"
+    name = f"sojourn-reference-{model.checkpoint.path.stem}-{len(ids)}"
+    folder = Path(tempfile.gettempdir())
+    path = folder / f"{name}-{fingerprint(model, ids, args.chunk)}.f32"
     shape = (len(ids), model.config.vocab_size)
     if not path.exists():
+        for outdated in folder.glob(f"{name}-*"):
+            outdated.unlink()
         began, unfinished = time.monotonic(), path.with_suffix(".part")
         backend = model.reference_backend(blocks(ids), BLOCK, threads=args.threads)
         with unfinished.open("wb") as file:
@@ -220,11 +224,14 @@ def kept_reference(args: argparse.Namespace, model: Model, ids: list[int]) -> np
 
 
 def fingerprint(model: Model, ids: list[int], chunk: int) -> str:
-    """Of everything that decides the reference's logits: the model file, the tokens, and the code that computes."""
+    """Of everything that decides the reference's logits: the model file, the tokens, and the code that computes.
+
+    The native package only dequantizes here, and its tests hold it to the reader's own NumPy.
+    """
     digest = hashlib.sha256(json.dumps([ids, chunk, np.__version__]).encode())
     stat = model.checkpoint.path.stat()
     digest.update(f"{model.checkpoint.path}{stat.st_size}{stat.st_mtime_ns}".encode())
-    for package in ("graph", "models", "weights", "native"):
+    for package in ("graph", "models", "weights"):
         for source in sorted((SOURCES / package).glob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
