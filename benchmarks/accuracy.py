@@ -52,7 +52,7 @@ Chunks = Iterator[Array]  # logits of one chunk after the other, [tokens of the 
 def main() -> None:
     args = parse()
     rows: list[tuple[str, ...]] = [
-        ("model", "engine", "perplexity", "ratio", "mean KL", "p99 KL", "max KL", "top-1", "")
+        ("model", "engine", "perplexity", "ratio", "mean KL", "of llama's", "p99 KL", "max KL", "top-1", "")
     ]
     missed = False
     for name in args.model:
@@ -62,13 +62,14 @@ def main() -> None:
         theirs = None
         if args.llama_python is not None:
             theirs = measure(reference, ids, args.chunk, llama_logits(args, model, ids))
-            rows.append(cells(name, "llama.cpp", theirs, ""))
+            rows.append(cells(name, "llama.cpp", theirs, "", ""))
         for dtype in args.kv_cache_dtype:
             subject, label = our_logits(args, model, ids, dtype)
             ours = measure(reference, ids, args.chunk, subject)
             ok = meets(ours, theirs)
             missed |= not ok
-            rows.append(cells(name, label, ours, "met" if ok else "MISSED"))
+            factor = "" if theirs is None else f"{ours.mean_kl / theirs.mean_kl:.2f}x"
+            rows.append(cells(name, label, ours, factor, "met" if ok else "MISSED"))
         if args.forget:
             Path(reference.filename).unlink()
     print(table(rows))
@@ -121,7 +122,7 @@ def meets(ours: Divergence, theirs: Divergence | None) -> bool:
     return close and abs(ours.perplexity_ratio - 1) <= PERPLEXITY_WITHIN
 
 
-def cells(model: str, engine: str, found: Divergence, verdict: str) -> tuple[str, ...]:
+def cells(model: str, engine: str, found: Divergence, factor: str, verdict: str) -> tuple[str, ...]:
     p99, largest = np.percentile(found.kl, 99), max(found.kl)
     return (
         model,
@@ -129,6 +130,7 @@ def cells(model: str, engine: str, found: Divergence, verdict: str) -> tuple[str
         f"{found.perplexity:.4f}",
         f"{found.perplexity_ratio:.4f}",
         f"{found.mean_kl:.6f}",
+        factor,
         f"{p99:.5f}",
         f"{largest:.4f}",
         f"{found.agreed / len(found.kl):.2%}",
@@ -203,9 +205,13 @@ def llama_logits(args: argparse.Namespace, model: Model, ids: list[int]) -> Chun
 
 def kept_reference(args: argparse.Namespace, model: Model, ids: list[int]) -> np.memmap:
     """The reference's logits [tokens, vocab], computed once for the same file, tokens and source."""
-    path = Path(tempfile.gettempdir()) / f"sojourn-reference-{fingerprint(model, ids, args.chunk)}.f32"
+    name = f"sojourn-reference-{model.checkpoint.path.stem}-{len(ids)}"
+    folder = Path(tempfile.gettempdir())
+    path = folder / f"{name}-{fingerprint(model, ids, args.chunk)}.f32"
     shape = (len(ids), model.config.vocab_size)
     if not path.exists():
+        for outdated in folder.glob(f"{name}-*"):
+            outdated.unlink()
         began, unfinished = time.monotonic(), path.with_suffix(".part")
         backend = model.reference_backend(blocks(ids), BLOCK, threads=args.threads)
         with unfinished.open("wb") as file:
@@ -218,11 +224,14 @@ def kept_reference(args: argparse.Namespace, model: Model, ids: list[int]) -> np
 
 
 def fingerprint(model: Model, ids: list[int], chunk: int) -> str:
-    """Of everything that decides the reference's logits: the model file, the tokens, and the code that computes."""
+    """Of everything that decides the reference's logits: the model file, the tokens, and the code that computes.
+
+    The native package only dequantizes here, and its tests hold it to the reader's own NumPy.
+    """
     digest = hashlib.sha256(json.dumps([ids, chunk, np.__version__]).encode())
     stat = model.checkpoint.path.stat()
     digest.update(f"{model.checkpoint.path}{stat.st_size}{stat.st_mtime_ns}".encode())
-    for package in ("graph", "models", "weights", "native"):
+    for package in ("graph", "models", "weights"):
         for source in sorted((SOURCES / package).glob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

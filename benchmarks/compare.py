@@ -28,6 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import engines
+from benchmarks.decode import commit
 from benchmarks.mixed import Mixed, measure_mixed
 from benchmarks.rows import LONG_PROMPTS, ROWS, SMOLLM2, Row
 from sojourn import machine
@@ -38,6 +39,7 @@ from sojourn.bench.tables import table
 from sojourn.cli.library_pools import limit_library_pools
 
 LIMIT_S = 1800.0
+IDLE_LOAD = 0.5
 CONTEXT = {1: 4096, 16: 1024}  # tokens of each slot of llama-server, by the number of slots: no more than rows use
 MEMORY_BLOCKS = 64  # KV blocks of the server whose memory is read, filled by one request
 MEMORY_WORDS = 1900
@@ -73,9 +75,13 @@ def main() -> None:
     rows = [row.small() if args.quick else row for row in ROWS if row.model in args.model]
     files = {model: pulled(model) for model in dict.fromkeys([*args.model, SMOLLM2])}
     results = Results()
+    load = engines.load_average()
     print(
-        f"machine   {machine.cpu_name()}, {args.threads} threads, load average {engines.load_average():.1f}", flush=True
+        f"machine   {machine.cpu_name()}, {args.threads} threads, load average {load:.1f}, commit {commit()}",
+        flush=True,
     )
+    if load > IDLE_LOAD:
+        print("NOT IDLE  something else runs: ratios lean against the engines whose threads wait for each other")
     for repeat in range(args.repeats):
         print(f"repeat {repeat + 1} of {args.repeats}", flush=True)
         results.notes["bandwidth"].append(read_bandwidth(args.threads))
