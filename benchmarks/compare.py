@@ -28,7 +28,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import engines
-from benchmarks.decode import commit
 from benchmarks.mixed import Mixed, measure_mixed
 from benchmarks.rows import LONG_PROMPTS, ROWS, SMOLLM2, Row
 from sojourn import machine
@@ -77,7 +76,7 @@ def main() -> None:
     results = Results()
     load = engines.load_average()
     print(
-        f"machine   {machine.cpu_name()}, {args.threads} threads, load average {load:.1f}, commit {commit()}",
+        f"machine   {machine.cpu_name()}, {args.threads} threads, load average {load:.1f}, commit {engines.commit()}",
         flush=True,
     )
     if load > IDLE_LOAD:

@@ -26,6 +26,18 @@ READY_LIMIT_S = 300.0
 POLL_S = 0.01
 
 
+def commit() -> str:
+    """Which version of Sojourn is measured, as git names it."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).resolve().parent,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip() or "unknown"
+
+
 @dataclass(frozen=True)
 class Running:
     """A server that is ready. `ready_s` is the time from its start until it said so."""
