@@ -3,8 +3,8 @@
 //   bench_matmul [--isa NAME] [--threads N] [--formats Q4_1,Q8_0] [--shapes 576x1536,896x4864] [--rows 1,8,512]
 //
 // Each measurement walks over enough copies of a matrix to leave the caches, every thread over its own panels. GB/s
-// counts weight bytes, GOPS counts 2 * rows * n * k; both are medians of five windows. Threads are pinned to the first
-// processors; a busy neighbour shows as a low ceiling.
+// counts weight bytes, GOPS counts 2 * rows * n * k. Threads are pinned to the first processors. Rates and ceilings are
+// those of the best of 25 windows; a median far above the best means that the machine was busy.
 #include <pthread.h>
 #include <sched.h>
 
@@ -82,27 +82,32 @@ class Team {
   std::atomic<int> round_{0}, done_{0};
 };
 
-// Median seconds of five windows, each as many calls as fill 50 ms.
-double median_seconds(const std::function<double()>& call) {
+struct Seconds {
+  double best, median;
+};
+
+// Of 25 windows, each as many calls as fill 4 ms: shorter than a scheduler's time slice, so that on a busy host some of
+// them run undisturbed.
+Seconds measure(const std::function<double()>& call) {
   call();
   std::vector<double> windows;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 25; ++i) {
     double total = 0;
     int calls = 0;
-    for (; total < 0.05; ++calls) total += call();
+    for (; total < 0.004; ++calls) total += call();
     windows.push_back(total / calls);
   }
   std::sort(windows.begin(), windows.end());
-  return windows[2];
+  return {windows[0], windows[windows.size() / 2]};
 }
 
 std::atomic<std::uint64_t> g_sink;  // keeps results of measured loops alive
 
 double read_bandwidth(Team& team) {
-  constexpr std::size_t kWords = (std::size_t{256} << 20) / 8;
+  constexpr std::size_t kWords = (std::size_t{100} << 20) / 8;
   const std::vector<std::uint64_t> memory(kWords, 1);
   const std::size_t share = kWords / static_cast<std::size_t>(team.size());
-  const double seconds = median_seconds([&] {
+  const double seconds = measure([&] {
     return team.run([&](int t) {
       std::uint64_t sum[8] = {};
       const std::uint64_t* p = memory.data() + share * static_cast<std::size_t>(t);
@@ -110,29 +115,31 @@ double read_bandwidth(Team& team) {
         for (int j = 0; j < 8; ++j) sum[j] += p[i + static_cast<std::size_t>(j)];
       g_sink += sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
     });
-  });
+  }).best;
   return static_cast<double>(kWords * 8) / seconds / 1e9;
 }
 
 #if defined(__x86_64__)
-constexpr int kPeakSteps = 100000;
+constexpr int kPeakSteps = 20000;
 
 __attribute__((target("avx512f,avx512vnni"))) void dot_loop() {
-  __m512i sums[16];
   const __m512i codes = _mm512_set1_epi8(3), activations = _mm512_set1_epi8(5);
-  for (__m512i& sum : sums) sum = _mm512_setzero_si512();
-  for (int i = 0; i < kPeakSteps; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < 16; ++j) asm volatile("vpdpbusd %2, %1, %0" : "+v"(sums[j]) : "v"(codes), "v"(activations));
-  }
-  for (const __m512i& sum : sums) g_sink += static_cast<std::uint64_t>(_mm512_reduce_add_epi32(sum));
+  __m512i a = codes, b = codes, c = codes, d = codes, e = codes, f = codes, g = codes, h = codes;
+  __m512i i = codes, j = codes, k = codes, l = codes;
+  for (int step = 0; step < kPeakSteps; ++step)
+    asm volatile(
+        "vpdpbusd %12, %13, %0\n vpdpbusd %12, %13, %1\n vpdpbusd %12, %13, %2\n vpdpbusd %12, %13, %3\n"
+        "vpdpbusd %12, %13, %4\n vpdpbusd %12, %13, %5\n vpdpbusd %12, %13, %6\n vpdpbusd %12, %13, %7\n"
+        "vpdpbusd %12, %13, %8\n vpdpbusd %12, %13, %9\n vpdpbusd %12, %13, %10\n vpdpbusd %12, %13, %11"
+        : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j), "+v"(k), "+v"(l)
+        : "v"(activations), "v"(codes));
 }
 
 // 64 products and 64 sums an instruction.
 double peak_gops(Team& team) {
   if (!sojourn::has_isa(sojourn::Isa::Avx512Vnni)) return 0;
-  const double seconds = median_seconds([&] { return team.run([](int) { dot_loop(); }); });
-  return 16.0 * kPeakSteps * 128 * team.size() / seconds / 1e9;
+  const double seconds = measure([&] { return team.run([](int) { dot_loop(); }); }).best;
+  return 12.0 * kPeakSteps * 128 * team.size() / seconds / 1e9;
 }
 #else
 double peak_gops(Team&) { return 0; }
@@ -177,18 +184,19 @@ void bench(Team& team, const Options& options, const sojourn::FormatInfo& info, 
     kernels.quantize_rows(x.data(), shape.k, shape.k, 0, rows, quantized);
     const std::int64_t half = (panels / 2 + team.size() - 1) / team.size() * 2;  // panels of one thread
     const double product_ops = 2.0 * static_cast<double>(rows * shape.n * shape.k);
-    const std::size_t used = std::clamp<std::size_t>(static_cast<std::size_t>(2e10 / product_ops), 1, copies.size());
-    const double seconds = median_seconds([&] {
+    std::size_t next = 0;  // copy after copy, so that each has left the caches when its turn comes again
+    const Seconds time = measure([&] {
+      const sojourn::PackedMatrix& w = *copies[next++ % copies.size()];
       return team.run([&](int t) {
-        for (std::size_t i = 0; i < used; ++i)
-          kernels.matmul(*copies[i], quantized, x.data(), shape.k, rows, std::min(panels, t * half),
-                         std::min(panels, (t + 1) * half), y.data(), panels * 16);
+        kernels.matmul(w, quantized, x.data(), shape.k, rows, std::min(panels, t * half), std::min(panels, (t + 1) * half),
+                       y.data(), panels * 16);
       });
-    }) / static_cast<double>(used);
+    });
+    const double seconds = time.best;
     const double gigabytes = static_cast<double>(copies[0]->bytes) / seconds / 1e9, gops = product_ops / seconds / 1e9;
-    std::printf("| %s | %lldx%lld | %lld | %.1f | %.1f | %.0f%% | %.0f | %.0f%% |\n", std::string(info.name).c_str(),
+    std::printf("| %s | %lldx%lld | %lld | %.1f (%.1f) | %.1f | %.0f%% | %.0f | %.0f%% |\n", std::string(info.name).c_str(),
                 static_cast<long long>(shape.n), static_cast<long long>(shape.k), static_cast<long long>(rows), seconds * 1e6,
-                gigabytes, 100 * gigabytes / bandwidth, gops, peak > 0 ? 100 * gops / peak : 0.0);
+                time.median * 1e6, gigabytes, 100 * gigabytes / bandwidth, gops, peak > 0 ? 100 * gops / peak : 0.0);
     std::fflush(stdout);
   }
 }
@@ -230,7 +238,7 @@ int main(int count, char** arguments) {
   const double bandwidth = read_bandwidth(team), peak = peak_gops(team);
   std::printf("%s, %d threads: read bandwidth %.1f GB/s, VPDPBUSD %.0f GOPS\n\n", std::string(isa_name(options.isa)).c_str(),
               options.threads, bandwidth, peak);
-  std::printf("| format | n x k | rows | us | GB/s | of bandwidth | GOPS | of peak |\n|---|---|---|---|---|---|---|---|\n");
+  std::printf("| format | n x k | rows | us, best (median) | GB/s | of bandwidth | GOPS | of peak |\n|---|---|---|---|---|---|---|---|\n");
   std::size_t formats = 0;
   const sojourn::FormatInfo* table = sojourn::all_formats(&formats);
   for (std::size_t f = 0; f < formats; ++f) {

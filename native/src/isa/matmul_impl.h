@@ -123,6 +123,9 @@ struct Layout {
   static constexpr std::size_t kSpanBytes = span_bytes(kCodes, kScales);
   static constexpr std::size_t kBlockBytes = block_bytes(kCodes, kScales);
   static constexpr bool kMinimums = has_minimums(kScales);
+  // Groups of 16 need twice as many scale registers.
+  static constexpr int kManyRowsPanels =
+      kGroups == 4 && V::kFewRowsPanels < V::kManyRowsPanels ? V::kFewRowsPanels : V::kManyRowsPanels;
   using Code = CodeSet<V, kCodes>;
   using Scale = ScaleSet<V, kScales>;
   // Zero points enter as the dot products' start value, unless the instruction set dots these codes as signed numbers.
@@ -313,10 +316,10 @@ struct FloatTile {
 // Calls run_tile(strip, rows in tile, first row, panels in strip, first panel) for every tile. Strips of panels are the
 // outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. Few rows wait for memory
 // and take strips of whole pairs, one stream; many rows wait for the multipliers and take the tile that loads least.
-template <class V, class RunTile>
+template <class V, int kManyRowsPanels, class RunTile>
 void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end, RunTile run_tile) {
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
-  const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
+  const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : kManyRowsPanels;
   for (std::int64_t panel = panel_begin; panel < panel_end;) {
     const int width = panel_end - panel < wide ? static_cast<int>(panel_end - panel) : wide;
     Strip strip{};
@@ -361,10 +364,10 @@ using RunTile = void (*)(const Strip&, Rows, float*, std::int64_t);
 using RunFloatTile = void (*)(const Strip&, std::int64_t, const float*, std::int64_t, float*, std::int64_t);
 
 // Panels of the widest tile with kRows rows. Calls with more than kMaxRows rows have tiles of at least half of that.
-template <class V, int kRows>
+template <class V, int kManyRowsPanels, int kRows>
 constexpr int widest_tile() {
   const int few = kRows <= V::kFewRows ? V::kFewRowsPanels : 1;
-  const int many = kRows > V::kFewRows || 2 * kRows >= V::kMaxRows ? V::kManyRowsPanels : 1;
+  const int many = kRows > V::kFewRows || 2 * kRows >= V::kMaxRows ? kManyRowsPanels : 1;
   return few > many ? few : many;
 }
 
@@ -372,7 +375,7 @@ template <class V, class L, int kRows = 1, int kPanels = 1>
 RunTile find_tile(int rows, int panels) {
   if constexpr (kPanels == 1 && kRows < V::kMaxRows)
     if (rows > kRows) return find_tile<V, L, kRows + 1, 1>(rows, panels);
-  if constexpr (kPanels < widest_tile<V, kRows>())
+  if constexpr (kPanels < widest_tile<V, L::kManyRowsPanels, kRows>())
     if (panels > kPanels) return find_tile<V, L, kRows, kPanels + 1>(rows, panels);
   return Tile<V, L, kRows, kPanels>::run;
 }
@@ -381,7 +384,7 @@ template <class V, Codes kCodes, int kRows = 1, int kPanels = 1>
 RunFloatTile find_float_tile(int rows, int panels) {
   if constexpr (kPanels == 1 && kRows < V::kMaxRows)
     if (rows > kRows) return find_float_tile<V, kCodes, kRows + 1, 1>(rows, panels);
-  if constexpr (kPanels < widest_tile<V, kRows>())
+  if constexpr (kPanels < widest_tile<V, V::kManyRowsPanels, kRows>())
     if (panels > kPanels) return find_float_tile<V, kCodes, kRows, kPanels + 1>(rows, panels);
   return FloatTile<V, kCodes, kRows, kPanels>::run;
 }
@@ -402,7 +405,7 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
   }
   all.code_stride = x.padded_k;
   all.scale_stride = x.padded_k / 32;
-  for_each_tile<V>(w, rows, panel_begin, panel_end,
+  for_each_tile<V, L::kManyRowsPanels>(w, rows, panel_begin, panel_end,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      Rows tile = all;
                      tile.codes = x.codes + row * all.code_stride;
@@ -415,7 +418,7 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
 template <class V, Codes kCodes>
 void float_product(const Panels& w, const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t panel_begin,
                    std::int64_t panel_end, float* y, std::int64_t ldy) {
-  for_each_tile<V>(w, rows, panel_begin, panel_end,
+  for_each_tile<V, V::kManyRowsPanels>(w, rows, panel_begin, panel_end,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      find_float_tile<V, kCodes>(count, width)(strip, w.k, x + row * ldx, ldx, y + row * ldy + 16 * panel, ldy);
                    });
