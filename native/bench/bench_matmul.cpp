@@ -111,8 +111,10 @@ double read_bandwidth(Team& team) {
     return team.run([&](int t) {
       std::uint64_t sum[8] = {};
       const std::uint64_t* p = memory.data() + share * static_cast<std::size_t>(t);
-      for (std::size_t i = 0; i + 8 <= share; i += 8)
+      for (std::size_t i = 0; i + 8 <= share; i += 8) {
+        __builtin_prefetch(p + i + 768, 0, 2);  // as the kernels do: more than plain reading reaches
         for (int j = 0; j < 8; ++j) sum[j] += p[i + static_cast<std::size_t>(j)];
+      }
       g_sink += sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
     });
   }).best;
