@@ -226,7 +226,10 @@ struct Tile {
     for (int p = 0; p < kPanels; ++p) header[p] = strip.panels[p];
     for (std::int64_t span = 0; span < strip.spans; ++span) {
       SOJOURN_UNROLL
-      for (int p = 0; p < kPanels; ++p) block[p] = header[p] + header_bytes(L::kScales);
+      for (int p = 0; p < kPanels; ++p) {
+        block[p] = header[p] + header_bytes(L::kScales);
+        if (has_header(L::kScales) && strip.prefetch) V::prefetch(header[p] + strip.ahead[p]);
+      }
       for (int b = 0; b < blocks_per_span(L::kScales); ++b) {
         if (strip.prefetch) {
           SOJOURN_UNROLL
