@@ -123,9 +123,6 @@ struct Layout {
   static constexpr std::size_t kSpanBytes = span_bytes(kCodes, kScales);
   static constexpr std::size_t kBlockBytes = block_bytes(kCodes, kScales);
   static constexpr bool kMinimums = has_minimums(kScales);
-  // Groups of 16 need twice as many scale registers.
-  static constexpr int kManyRowsPanels =
-      kGroups == 4 && V::kFewRowsPanels < V::kManyRowsPanels ? V::kFewRowsPanels : V::kManyRowsPanels;
   using Code = CodeSet<V, kCodes>;
   using Scale = ScaleSet<V, kScales>;
   // Zero points enter as the dot products' start value, unless the instruction set dots these codes as signed numbers.
@@ -145,9 +142,10 @@ struct Rows {
 
 // Panels side by side, as many as the widest tile takes.
 struct Strip {
-  const std::uint8_t* panels[3];
+  const std::uint8_t* panels[2];
   std::int64_t spans;
-  std::int64_t ahead;  // bytes to prefetch ahead; 0 where the strip is in cache already
+  bool prefetch;
+  std::int64_t ahead[2];  // bytes from what a panel reads to what is worth prefetching meanwhile
 };
 
 // kRows rows by kPanels panels of an integer format. Partial sums live in registers while they fit, else in L1, where
@@ -228,12 +226,15 @@ struct Tile {
     for (int p = 0; p < kPanels; ++p) header[p] = strip.panels[p];
     for (std::int64_t span = 0; span < strip.spans; ++span) {
       SOJOURN_UNROLL
-      for (int p = 0; p < kPanels; ++p) block[p] = header[p] + header_bytes(L::kScales);
+      for (int p = 0; p < kPanels; ++p) {
+        block[p] = header[p] + header_bytes(L::kScales);
+        if (has_header(L::kScales) && strip.prefetch) V::prefetch(header[p] + strip.ahead[p]);
+      }
       for (int b = 0; b < blocks_per_span(L::kScales); ++b) {
-        if (strip.ahead != 0) {
+        if (strip.prefetch) {
           SOJOURN_UNROLL
           for (int p = 0; p < kPanels; ++p)
-            for (std::size_t at = 0; at < L::kBlockBytes; at += 64) V::prefetch(block[p] + strip.ahead + at);
+            for (std::size_t at = 0; at < L::kBlockBytes; at += 64) V::prefetch(block[p] + strip.ahead[p] + at);
         }
         add_group<0>(header, block, rows, sums);
         add_group<1>(header, block, rows, sums);
@@ -291,10 +292,10 @@ struct FloatTile {
     SOJOURN_UNROLL
     for (int p = 0; p < kPanels; ++p) weights[p] = strip.panels[p];
     for (std::int64_t column = 0; column + 1 < k; column += 2) {
-      if (strip.ahead != 0) {
+      if (strip.prefetch) {
         SOJOURN_UNROLL
         for (int p = 0; p < kPanels; ++p)
-          for (std::size_t at = 0; at < kPairBytes; at += 64) V::prefetch(weights[p] + strip.ahead + at);
+          for (std::size_t at = 0; at < kPairBytes; at += 64) V::prefetch(weights[p] + strip.ahead[p] + at);
       }
       add_column<0>(weights, x + column, ldx, sums);
       add_column<1>(weights, x + column, ldx, sums);
@@ -314,21 +315,25 @@ struct FloatTile {
 // ---- the product ------------------------------------------------------------------------------------------------------
 
 // Calls run_tile(strip, rows in tile, first row, panels in strip, first panel) for every tile. Strips of panels are the
-// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. Few rows wait for memory
-// and take strips of whole pairs, one stream; many rows wait for the multipliers and take the tile that loads least.
-template <class V, int kManyRowsPanels, class RunTile>
+// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. A single tile
+// prefetches a fixed distance ahead; where a strip has several, the next strip comes in during the last of them.
+template <class V, class RunTile>
 void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end, RunTile run_tile) {
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
-  const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : kManyRowsPanels;
+  const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
   for (std::int64_t panel = panel_begin; panel < panel_end;) {
     const int width = panel_end - panel < wide ? static_cast<int>(panel_end - panel) : wide;
     Strip strip{};
     strip.spans = w.spans;
-    for (int p = 0; p < width; ++p) strip.panels[p] = w.panel(panel + p);
+    for (int p = 0; p < width; ++p) {
+      strip.panels[p] = w.panel(panel + p);
+      const std::int64_t next = panel + width + p;
+      strip.ahead[p] = tiles == 1 ? V::kPrefetchAhead : next < panel_end ? w.panel(next) - strip.panels[p] : 0;
+    }
     std::int64_t row = 0;
     for (std::int64_t t = 0; t < tiles; ++t) {
       const std::int64_t count = rows / tiles + (t < rows % tiles ? 1 : 0);
-      strip.ahead = t == 0 ? V::kPrefetchAhead : 0;
+      strip.prefetch = t == tiles - 1;
       run_tile(strip, static_cast<int>(count), row, width, panel);
       row += count;
     }
@@ -364,10 +369,10 @@ using RunTile = void (*)(const Strip&, Rows, float*, std::int64_t);
 using RunFloatTile = void (*)(const Strip&, std::int64_t, const float*, std::int64_t, float*, std::int64_t);
 
 // Panels of the widest tile with kRows rows. Calls with more than kMaxRows rows have tiles of at least half of that.
-template <class V, int kManyRowsPanels, int kRows>
+template <class V, int kRows>
 constexpr int widest_tile() {
   const int few = kRows <= V::kFewRows ? V::kFewRowsPanels : 1;
-  const int many = kRows > V::kFewRows || 2 * kRows >= V::kMaxRows ? kManyRowsPanels : 1;
+  const int many = kRows > V::kFewRows || 2 * kRows >= V::kMaxRows ? V::kManyRowsPanels : 1;
   return few > many ? few : many;
 }
 
@@ -375,7 +380,7 @@ template <class V, class L, int kRows = 1, int kPanels = 1>
 RunTile find_tile(int rows, int panels) {
   if constexpr (kPanels == 1 && kRows < V::kMaxRows)
     if (rows > kRows) return find_tile<V, L, kRows + 1, 1>(rows, panels);
-  if constexpr (kPanels < widest_tile<V, L::kManyRowsPanels, kRows>())
+  if constexpr (kPanels < widest_tile<V, kRows>())
     if (panels > kPanels) return find_tile<V, L, kRows, kPanels + 1>(rows, panels);
   return Tile<V, L, kRows, kPanels>::run;
 }
@@ -384,7 +389,7 @@ template <class V, Codes kCodes, int kRows = 1, int kPanels = 1>
 RunFloatTile find_float_tile(int rows, int panels) {
   if constexpr (kPanels == 1 && kRows < V::kMaxRows)
     if (rows > kRows) return find_float_tile<V, kCodes, kRows + 1, 1>(rows, panels);
-  if constexpr (kPanels < widest_tile<V, V::kManyRowsPanels, kRows>())
+  if constexpr (kPanels < widest_tile<V, kRows>())
     if (panels > kPanels) return find_float_tile<V, kCodes, kRows, kPanels + 1>(rows, panels);
   return FloatTile<V, kCodes, kRows, kPanels>::run;
 }
@@ -405,7 +410,7 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
   }
   all.code_stride = x.padded_k;
   all.scale_stride = x.padded_k / 32;
-  for_each_tile<V, L::kManyRowsPanels>(w, rows, panel_begin, panel_end,
+  for_each_tile<V>(w, rows, panel_begin, panel_end,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      Rows tile = all;
                      tile.codes = x.codes + row * all.code_stride;
@@ -418,7 +423,7 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
 template <class V, Codes kCodes>
 void float_product(const Panels& w, const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t panel_begin,
                    std::int64_t panel_end, float* y, std::int64_t ldy) {
-  for_each_tile<V, V::kManyRowsPanels>(w, rows, panel_begin, panel_end,
+  for_each_tile<V>(w, rows, panel_begin, panel_end,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      find_float_tile<V, kCodes>(count, width)(strip, w.k, x + row * ldx, ldx, y + row * ldy + 16 * panel, ldy);
                    });

@@ -12,10 +12,11 @@ struct Avx512 {
   using Ints = __m512i;
   using Bytes = __m512i;
 
+  // A pair of panels is one stream of memory, and 8 x 2 is as fast as 8 x 3, 6 x 4 and 12 x 2 or faster on Zen 4.
   static constexpr int kMaxRows = 8;
   static constexpr int kFewRows = 8;
   static constexpr int kFewRowsPanels = 2;
-  static constexpr int kManyRowsPanels = 3;
+  static constexpr int kManyRowsPanels = 2;
   static constexpr int kTileRegisters = 16;
   static constexpr std::int64_t kPrefetchAhead = 6144;
   static constexpr bool kMasksHighNibbles = true;
