@@ -178,7 +178,8 @@ void write_fifth_bits(const SpanRow* rows, int column, std::uint8_t* out) {
   };
   for (int mask = 0; mask < 16; ++mask)
     for (int c = 0; c < kRows; c += 2)
-      out[8 * mask + c / 2] = static_cast<std::uint8_t>(four_bits(c, column + 4 * mask) | four_bits(c + 1, column + 4 * mask) << 4);
+      out[8 * mask + c / 2] =
+          static_cast<std::uint8_t>(four_bits(c, column + 4 * mask) | four_bits(c + 1, column + 4 * mask) << 4);
 }
 
 void write_sixth_bits(const SpanRow* rows, int column, std::uint8_t* out) {

@@ -1,4 +1,4 @@
-// The matrix product and the activation quantizer, written once over an instruction set's 16-lane primitives.
+// The matrix product, written once over an instruction set's 16-lane primitives. quantize_impl.h is its other half.
 //
 // Each source in isa/<name>/ defines a struct of primitives (`V` below) in an unnamed namespace and instantiates this for
 // it. Nothing here has external linkage and nothing calls inline functions of other headers: code compiled for one
@@ -223,7 +223,8 @@ struct FloatTile {
 // outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. A single tile
 // prefetches a fixed distance ahead; where a strip has several, the next strip comes in during the last of them.
 template <class V, class RunTile>
-void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end, RunTile run_tile) {
+void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end,
+                   RunTile run_tile) {
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
   const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
   for (std::int64_t panel = panel_begin; panel < panel_end;) {
@@ -359,52 +360,6 @@ void matmul(const PackedMatrix& packed, const QuantizedRows& x, const float* xf,
   if (w.layout.scales == Scales::Sub16) return product(Layout<V, Codes::Nibble, Scales::Sub16>{});
   if (w.layout.scales == Scales::Sub16Min) return product(Layout<V, Codes::Nibble, Scales::Sub16Min>{});
   halves(CodesConstant<Codes::Nibble>{});
-}
-
-// ---- activations ------------------------------------------------------------------------------------------------------
-
-// Smaller groups count as zeros: the reciprocal of their scale would not be finite.
-constexpr float kSmallestMaximum = 0x1p-112f;
-
-void set_bits(float* out, std::uint32_t bits) { std::memcpy(out, &bits, 4); }
-
-// Scale, codes and two sums of 32 activations. Infinities and NaN cannot be coded: they make the scale NaN, and with it
-// every result of the row.
-template <class V>
-void quantize_group(const float* x, std::int8_t* codes, float* scale, std::int32_t* sums) {
-  const std::uint32_t bits = V::largest_magnitude(x);
-  float maximum;
-  set_bits(&maximum, bits);
-  const bool finite = bits < 0x7f800000u;
-  if (finite && maximum >= kSmallestMaximum) {
-    *scale = maximum / 127.0f;
-    const float factor = 127.0f / maximum;
-    for (int i = 0; i < 2; ++i) sums[i] = V::quantize(x + 16 * i, factor, codes + 16 * i);
-    return;
-  }
-  set_bits(scale, finite ? 0 : 0x7fc00000u);
-  for (int i = 0; i < kActivationGroup; ++i) codes[i] = 0;
-  sums[0] = sums[1] = 0;
-}
-
-template <class V>
-void quantize_rows(const float* x, std::int64_t ldx, std::int64_t k, std::int64_t row_begin, std::int64_t row_end,
-                   const QuantizedRows& out) {
-  for (std::int64_t r = row_begin; r < row_end; ++r) {
-    const float* row = x + r * ldx;
-    std::int8_t* codes = out.codes + r * out.padded_k;
-    float* scales = out.scales + r * (out.padded_k / kActivationGroup);
-    std::int32_t* sums = out.sums + r * (out.padded_k / 16);
-    for (std::int64_t first = 0; first < out.padded_k; first += kActivationGroup) {
-      alignas(64) float padded[kActivationGroup] = {};
-      const float* group = row + first;
-      if (first + kActivationGroup > k) {
-        for (std::int64_t i = first; i < k; ++i) padded[i - first] = row[i];
-        group = padded;
-      }
-      quantize_group<V>(group, codes + first, scales + first / kActivationGroup, sums + first / 16);
-    }
-  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #define SOJOURN_UNROLL _Pragma("GCC unroll 32")
 #include "../matmul_impl.h"
+#include "../quantize_impl.h"
 
 namespace sojourn {
 namespace {
@@ -28,8 +29,12 @@ SOJOURN_INLINE __m128i load_128(const void* p) { return _mm_loadu_si128(static_c
 SOJOURN_INLINE Pair multiply(const Pair& codes, __m256i activations) {
   return both(codes, [&](__m256i c) { return _mm256_maddubs_epi16(c, activations); });
 }
-SOJOURN_INLINE Pair add_16(const Pair& a, const Pair& b) { return both(a, b, [](__m256i u, __m256i v) { return _mm256_add_epi16(u, v); }); }
-SOJOURN_INLINE Pair add_32(const Pair& a, const Pair& b) { return both(a, b, [](__m256i u, __m256i v) { return _mm256_add_epi32(u, v); }); }
+SOJOURN_INLINE Pair add_16(const Pair& a, const Pair& b) {
+  return both(a, b, [](__m256i u, __m256i v) { return _mm256_add_epi16(u, v); });
+}
+SOJOURN_INLINE Pair add_32(const Pair& a, const Pair& b) {
+  return both(a, b, [](__m256i u, __m256i v) { return _mm256_add_epi32(u, v); });
+}
 SOJOURN_INLINE Pair widen(const Pair& sums) {
   return both(sums, [](__m256i s) { return _mm256_madd_epi16(s, _mm256_set1_epi16(1)); });
 }
@@ -157,7 +162,8 @@ struct Avx2 {
     const __m256i byte_of_lane = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
                                                   2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
     const __m256i bit_of_lane = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
-    const __m256i spread = _mm256_shuffle_epi8(_mm256_set1_epi32(load_word(reinterpret_cast<const std::int8_t*>(mask))), byte_of_lane);
+    const __m256i bits = _mm256_set1_epi32(load_word(reinterpret_cast<const std::int8_t*>(mask)));
+    const __m256i spread = _mm256_shuffle_epi8(bits, byte_of_lane);
     const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit_of_lane), bit_of_lane);
     return _mm256_and_si256(set, _mm256_set1_epi8(16));
   }

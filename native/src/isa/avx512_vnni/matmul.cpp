@@ -3,6 +3,7 @@
 
 #define SOJOURN_UNROLL _Pragma("GCC unroll 32")
 #include "../matmul_impl.h"
+#include "../quantize_impl.h"
 
 namespace sojourn {
 namespace {
@@ -25,7 +26,9 @@ struct Avx512 {
   static SOJOURN_INLINE Floats load(const float* p) { return _mm512_loadu_ps(p); }
   static SOJOURN_INLINE void store(float* p, Floats v) { _mm512_storeu_ps(p, v); }
   static SOJOURN_INLINE Floats broadcast(float v) { return _mm512_set1_ps(v); }
-  static SOJOURN_INLINE Floats broadcast_bits(const std::uint32_t* p) { return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(*p))); }
+  static SOJOURN_INLINE Floats broadcast_bits(const std::uint32_t* p) {
+    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(*p)));
+  }
   static SOJOURN_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static SOJOURN_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   static SOJOURN_INLINE Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
@@ -49,7 +52,9 @@ struct Avx512 {
 
   static SOJOURN_INLINE __m512i raw(const std::uint8_t* line) { return _mm512_loadu_si512(line); }
   static SOJOURN_INLINE Bytes bytes(const std::uint8_t* line) { return raw(line); }
-  static SOJOURN_INLINE Bytes low_nibbles(const std::uint8_t* line) { return _mm512_and_si512(raw(line), _mm512_set1_epi8(0x0f)); }
+  static SOJOURN_INLINE Bytes low_nibbles(const std::uint8_t* line) {
+    return _mm512_and_si512(raw(line), _mm512_set1_epi8(0x0f));
+  }
   static SOJOURN_INLINE Bytes high_nibbles(const std::uint8_t* line) {  // times 16
     return _mm512_and_si512(raw(line), _mm512_set1_epi8(static_cast<char>(0xf0)));
   }

@@ -4,6 +4,7 @@
 
 #define SOJOURN_UNROLL  // arrays are no registers: plain loops compile fast and are vectorized
 #include "../matmul_impl.h"
+#include "../quantize_impl.h"
 #include "sojourn/formats.h"
 
 namespace sojourn {
