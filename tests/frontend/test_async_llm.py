@@ -71,7 +71,8 @@ def test_prompt_logprobs_are_computed_once_for_all_choices():
 
 def test_a_stop_string_ends_the_request_in_the_engine_too():
     async def scenario():
-        async with scripted([TALK]) as (llm, engine):
+        # Steps take a moment, or the engine could be done with all tokens before the abort reaches it.
+        async with scripted([TALK], script={"seconds_per_step": 0.01}) as (llm, engine):
             reply = (await collect(submit(llm, max_tokens=48, stop=("ta gam",))))[0]
             assert (reply.text, reply.finish_reason, reply.stop_reason) == ("alpha be", "stop", "ta gam")
             assert llm.num_in_flight == 0
