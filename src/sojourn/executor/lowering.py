@@ -152,11 +152,10 @@ class Lowering:
         x, taken = self.take(first.x), len(group)
         residual, outs = -1, [op.out for op in group]
         following = section[position + taken] if position + taken < len(section) else None
-        if len(group) == 1 and isinstance(following, o.Add) and self._uses[first.out.index] == 1:
-            other = {first.out.index: None, following.a.index: following.a, following.b.index: following.b}
-            partner = other[following.b.index if following.a == first.out else following.a.index]
-            if partner is not None and first.out in (following.a, following.b) and partner != first.out:
-                residual, outs, taken = self.take(partner), [following.out], taken + 1
+        alone = len(group) == 1 and self._uses[first.out.index] == 1
+        if alone and isinstance(following, o.Add) and first.out in (following.a, following.b):
+            partner = following.b if following.a == first.out else following.a
+            residual, outs, taken = self.take(partner), [following.out], taken + 1
         biases = [-1 if op.bias is None else self._vector(op.bias) for op in group]
         self._executor.matmul(x, [m for m, _ in matrices], [self.take(out) for out in outs], biases, residual)
         return taken
