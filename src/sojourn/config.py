@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from sojourn.errors import StartupError
 
+DEFAULT_STEP_TOKENS = 512
+
 
 def option(default: Any, help: str, *, at_least: float | None = None) -> Any:
     """A field with its one-line description. Lists become tuples, flags that may be repeated."""
@@ -28,13 +30,25 @@ def _check_bounds(config: Any) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     max_num_seqs: int = option(64, "Requests computed at the same time.", at_least=1)
-    max_num_batched_tokens: int = option(512, "Tokens computed in one step, by decodes and prefill chunks.", at_least=1)
+    max_num_batched_tokens: int | None = option(
+        None,
+        "Tokens computed in one step, by decodes and prefill chunks. Default: 512, and fewer beside running streams.",
+        at_least=1,
+    )
+    max_step_stretch: float = option(
+        5.0, "How many times longer than their own a step may keep running streams, with the default above.", at_least=1
+    )
     scheduling_policy: Literal["fcfs", "priority"] = option(
         "fcfs", "First come first served, or by the request's `priority` (lower first)."
     )
 
     def __post_init__(self) -> None:
         _check_bounds(self)
+
+    @property
+    def step_tokens(self) -> int:
+        """The most tokens that one step may compute."""
+        return DEFAULT_STEP_TOKENS if self.max_num_batched_tokens is None else self.max_num_batched_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sojourn.config import CacheConfig, EngineConfig, SchedulerConfig
+from sojourn.config import DEFAULT_STEP_TOKENS, CacheConfig, EngineConfig, SchedulerConfig
 from sojourn.core.build import build_from_model
 from sojourn.core.request import Request
 from sojourn.core.scheduler import Scheduler
@@ -41,7 +41,7 @@ class LLMEngine:
         model: Model,
         *,
         eos_token_id: int | Sequence[int] | None = None,
-        max_num_batched_tokens: int = SchedulerConfig().max_num_batched_tokens,
+        max_num_batched_tokens: int = DEFAULT_STEP_TOKENS,
         max_num_seqs: int = SchedulerConfig().max_num_seqs,
         max_model_len: int | None = None,
         cache: CacheConfig | None = None,

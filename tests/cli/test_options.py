@@ -82,7 +82,7 @@ def test_flag_beats_environment_beats_file_beats_default(parse):
     assert parsed.server.port == 3
     assert parsed.server.host == "from-env"
     assert parsed.engine.scheduler.max_num_seqs == 7
-    assert parsed.engine.scheduler.max_num_batched_tokens == 512
+    assert parsed.engine.scheduler.max_num_batched_tokens is None
 
 
 def test_file_takes_dashes_underscores_lists_and_the_model(parse):

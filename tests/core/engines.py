@@ -8,6 +8,7 @@ from sojourn.core.engine_core import EngineCore
 from sojourn.core.kv_manager import KVManager
 from sojourn.core.request import Request
 from sojourn.core.scheduler import Scheduler
+from sojourn.core.step_pace import StepPace
 from sojourn.executor.runner import ModelRunner
 from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
@@ -24,10 +25,11 @@ def make_engine(
     budget: int = 64,
     caching: bool = True,
     script: Script | None = None,
+    pace: StepPace | None = None,
 ) -> EngineCore:
     script = script or Script(vocab_size=VOCAB)
     kv = KVManager(num_blocks, block_size, enable_prefix_caching=caching)
-    scheduler = Scheduler(kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+    scheduler = Scheduler(kv, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, pace=pace)
     backend = ScriptedBackend(script, num_blocks, block_size)
     runner = ModelRunner(backend, Sampler(script.vocab_size, max_num_seqs))
     info = EngineInfo(

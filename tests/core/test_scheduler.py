@@ -9,6 +9,7 @@ import pytest
 from sojourn.core.engine_core import EngineCore
 from sojourn.core.request import WaitingReason
 from sojourn.core.scheduler import MAX_PASSES
+from sojourn.core.step_pace import StepPace
 from sojourn.errors import ContextLengthExceeded, InvalidRequest
 from sojourn.executor.scripted import Line, Script
 from sojourn.records import FinishReason
@@ -496,10 +497,68 @@ class RandomLife:
         )
 
 
+class FixedPace(StepPace):
+    """Always allows as many prompt tokens beside decodes as it was made with."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        super().__init__(stretch=5)
+        self.prompt_tokens = prompt_tokens
+
+    def prompt_tokens_beside(self, num_decodes: int) -> int:
+        return self.prompt_tokens
+
+
+def test_chunks_shrink_beside_a_running_stream_and_only_then() -> None:
+    engine = make_engine(num_blocks=256, budget=64, pace=FixedPace(8))
+    add(engine, "alone", prompt(100), max_tokens=1)
+    run(engine)
+    assert chunks_of(engine, "alone") == [(0, 64), (64, 36)]
+    stream = add(engine, "stream", prompt(3, 1), max_tokens=8)
+    engine.step()
+    add(engine, "beside", prompt(100, 2), max_tokens=1)
+    run(engine)
+    assert chunks_of(engine, "beside") == [*((8 * i, 8) for i in range(7)), (56, 44)]
+    assert len(stream.output_ids) == 8
+
+
+def test_b25_a_short_prompt_does_not_wait_for_a_long_one_when_chunks_are_small() -> None:
+    engine = make_engine(num_blocks=512, budget=64, pace=FixedPace(8))
+    add(engine, "stream", prompt(3), max_tokens=1000)
+    engine.step()
+    long = add(engine, "long", prompt(640, 1), max_tokens=1)
+    engine.step()
+    short = add(engine, "short", prompt(32, 2), max_tokens=1)
+    next_long = add(engine, "next long", prompt(33, 3), max_tokens=1)
+    before = long.num_computed
+    for _ in range(8):
+        engine.step()
+        engine.audit()
+    assert short.finish_reason is FinishReason.LENGTH, "half of each step is the short one's"
+    assert long.num_computed - before == 8 * 4, "the other half is the long one's"
+    assert next_long.waiting_reason is WaitingReason.TOKEN_BUDGET, "what fills more than half of a whole step is long"
+
+
+def test_priority_displaces_the_prompt_whose_place_it_needs() -> None:
+    engine = make_engine(num_blocks=512, budget=64, max_num_seqs=3, pace=FixedPace(8))
+    add(engine, "stream", prompt(3), max_tokens=1000, priority=0)
+    engine.step()
+    long = add(engine, "long", prompt(300, 1), max_tokens=1, priority=5)
+    short = add(engine, "short", prompt(30, 2), max_tokens=1, priority=5)
+    engine.step()
+    engine.step()
+    assert (long.slot is not None, short.slot is not None) == (True, True)
+    urgent = add(engine, "urgent", prompt(20, 3), max_tokens=1, priority=1)
+    engine.step()
+    assert urgent.slot is not None
+    assert short.slot is None, "the short one held the place for short prompts"
+    assert long.slot is not None, "the long one wasn't in the way"
+
+
+@pytest.mark.parametrize("pace", [None, FixedPace(2)], ids=["whole steps", "paced"])
 @pytest.mark.parametrize("seed", range(10))
-def test_random_operations_keep_the_accounts_and_starve_nobody(seed: int) -> None:
+def test_random_operations_keep_the_accounts_and_starve_nobody(seed: int, pace: StepPace | None) -> None:
     """Acceptance 5: 10 x 10,000 operations, audited after each; everything left then finishes."""
-    engine = make_engine(num_blocks=16, block_size=4, max_num_seqs=5, budget=12)
+    engine = make_engine(num_blocks=16, block_size=4, max_num_seqs=5, budget=12, pace=pace)
     life = RandomLife(seed, engine)
     for _ in range(10_000):
         life.operate()

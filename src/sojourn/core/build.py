@@ -11,6 +11,7 @@ from sojourn.config import EngineConfig
 from sojourn.core.engine_core import EngineCore
 from sojourn.core.kv_manager import KVManager
 from sojourn.core.scheduler import Scheduler
+from sojourn.core.step_pace import StepPace
 from sojourn.errors import StartupError
 from sojourn.executor.lowering import unsupported
 from sojourn.executor.memory_plan import MemoryPlan, plan_memory
@@ -61,7 +62,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         backend = model.native_backend(
             plan.num_blocks,
             block_size,
-            max_rows=config.scheduler.max_num_batched_tokens,
+            max_rows=config.scheduler.step_tokens,
             threads=threads,
             half_kv=kv_dtype == "f16",
             on_weight=on_weight,
@@ -137,7 +138,8 @@ def _assemble(config: EngineConfig, backend: Backend, plan: MemoryPlan, info: En
     scheduler = Scheduler(
         kv,
         max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_batched_tokens=config.scheduler.step_tokens,
+        pace=StepPace(config.scheduler.max_step_stretch) if config.scheduler.max_num_batched_tokens is None else None,
     )
     sampler = Sampler(info.vocab_size, config.scheduler.max_num_seqs, logprobs_mode=config.logprobs_mode)
     return EngineCore(scheduler, ModelRunner(backend, sampler), info)

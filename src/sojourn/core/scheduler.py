@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sojourn.core.kv_manager import KVManager
 from sojourn.core.request import Request, WaitingReason
+from sojourn.core.step_pace import StepPace
 from sojourn.core.stopping import check_stop
 from sojourn.records import FinishReason, StepResult, TokenDelta, TokenLogprobs
 
@@ -22,6 +23,7 @@ class SchedulerOutput:
     """One step: which request computes how many tokens, and who took or lost a sampler slot for it."""
 
     scheduled: list[tuple[Request, int]] = field(default_factory=list)
+    num_decodes: int = 0  # the first ones of `scheduled`
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
@@ -51,6 +53,9 @@ class Scheduler:
        one always moves.
     4. What is then left goes to the partly computed one.
 
+    With a `pace` the budget shrinks beside decodes, possibly below the length of a short prompt. Then a second prompt
+    may be partly computed, if it would have finished within a whole step: rule 3 holds for it as before.
+
     Requests are served by (priority, arrival). One for which the KV blocks don't suffice may be passed by later ones
     MAX_PASSES times, no more. One that waits for the partly computed prompt is passed freely: that prompt gets half of
     every step whoever passes, so the wait has an end.
@@ -62,9 +67,11 @@ class Scheduler:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        pace: StepPace | None = None,
     ) -> None:
         self.kv = kv
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.pace = pace
         # A step must hold one token of every running request, so there are never more of them than tokens.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self.waiting: list[Request] = []  # by rank
@@ -99,17 +106,21 @@ class Scheduler:
         out = SchedulerOutput()
         self._make_way_for_priority(out)
         displaced = len(out.preempted)
-        budget = self.max_num_batched_tokens - self._schedule_decodes(out)
-        if len(out.preempted) == displaced:
-            self._schedule_prefills(out, budget)
-        else:  # blocks ran out just now: whoever was thrown out must not come straight back
-            self._continue_partial(out, budget)
-            self._mark_waiting(self.waiting, WaitingReason.KV_BLOCKS)
+        self._schedule_decodes(out)
+        budget = self.max_num_batched_tokens - out.num_decodes
+        if self.pace is not None and out.num_decodes:
+            budget = min(budget, self.pace.prompt_tokens_beside(out.num_decodes))
+        # If blocks ran out just now, whoever was thrown out must not come straight back.
+        self._schedule_prefills(out, budget, admitting=len(out.preempted) == displaced)
         return out
 
     def update(self, scheduled: SchedulerOutput, result: StepResult) -> list[TokenDelta]:
         """Take the executor's answers: advance, append tokens, finish. Returns what each request gained."""
         now = time.perf_counter()
+        if self.pace is not None:
+            num_tokens = sum(n for _, n in scheduled.scheduled)
+            seconds = (result.compute_ns + result.sample_ns) / 1e9
+            self.pace.observe(scheduled.num_decodes, num_tokens - scheduled.num_decodes, seconds)
         deltas = []
         answers = zip(scheduled.scheduled, result.token_ids.tolist(), result.failed.tolist(), strict=True)
         for index, ((request, num_new), token_id, failed) in enumerate(answers):
@@ -137,14 +148,14 @@ class Scheduler:
         assert self.waiting == sorted(self.waiting, key=lambda r: r.rank), "waiting requests are out of order"
         assert self.running == sorted(self.running, key=lambda r: r.rank), "running requests are out of order"
         assert {r.request_id for r in [*self.waiting, *self.running]} == set(self._requests), "a request is lost"
-        assert sum(_is_prefilling(r) for r in self.running) <= 1, "two prompts are partly computed"
+        assert len(self._partial()) <= (1 if self.pace is None else 2), "too many prompts are partly computed"
 
-    def _schedule_decodes(self, out: SchedulerOutput) -> int:
-        """One token for every running request past its prefill. Returns how many there were."""
+    def _schedule_decodes(self, out: SchedulerOutput) -> None:
+        """One token for every running request past its prefill."""
         for request in list(self.running):
             if request.slot is not None and not _is_prefilling(request) and self._grow(request, out):
                 out.scheduled.append((request, 1))
-        return len(out.scheduled)
+        out.num_decodes = len(out.scheduled)
 
     def _grow(self, request: Request, out: SchedulerOutput) -> bool:
         """Get the block for the request's next token, preempting the last in rank as often as needed.
@@ -159,12 +170,28 @@ class Scheduler:
                 return False
         return True
 
-    def _schedule_prefills(self, out: SchedulerOutput, budget: int) -> None:
+    def _schedule_prefills(self, out: SchedulerOutput, budget: int, *, admitting: bool) -> None:
         partial = self._partial()
         guaranteed = 0
-        if partial is not None:
-            guaranteed = min(partial.num_remaining, (budget + 1) // 2 if self.waiting else budget)
+        if partial:
+            alone = len(partial) == 1 and not self.waiting
+            guaranteed = min(partial[0].num_remaining, budget if alone else (budget + 1) // 2)
         left = budget - guaranteed
+        for short in partial[1:]:
+            chunk = min(short.num_remaining, left)
+            if chunk > 0:
+                out.scheduled.append((short, chunk))
+                left -= chunk
+        if admitting:
+            left -= self._admit_waiting(out, left, len(partial))
+        else:
+            self._mark_waiting(self.waiting, WaitingReason.KV_BLOCKS)
+        if partial and guaranteed + left > 0:
+            out.scheduled.append((partial[0], min(partial[0].num_remaining, guaranteed + left)))
+
+    def _admit_waiting(self, out: SchedulerOutput, budget: int, num_partial: int) -> int:
+        """Start what may start beside `num_partial` partly computed prompts. Returns the tokens spent on it."""
+        left = budget
         blocked: list[Request] = []
         for position, request in enumerate(list(self.waiting)):
             reason = self._limit_reached(left, blocked)
@@ -173,7 +200,7 @@ class Scheduler:
                 break
             hit = self.kv.prefix_cache.match(request)
             remaining = request.num_tokens - len(hit) * self.kv.block_size
-            reason = self._reason_to_wait(request, hit, remaining <= left or partial is None)
+            reason = self._reason_to_wait(request, hit, remaining <= left or self._may_join(remaining, num_partial))
             if reason is not None:
                 request.waiting_reason = reason
                 if reason is not WaitingReason.PREFIX:
@@ -182,19 +209,23 @@ class Scheduler:
             self._admit(request, hit, out)
             for earlier in blocked:
                 earlier.num_passes += earlier.waiting_reason is WaitingReason.KV_BLOCKS
-            chunk = min(remaining, left)
+            chunk = min(remaining, left)  # less than the whole prompt spends all that is left, so nobody follows
             left -= chunk
             out.scheduled.append((request, chunk))
-        if partial is not None and guaranteed + left > 0:
-            out.scheduled.append((partial, min(partial.num_remaining, guaranteed + left)))
+        return budget - left
 
-    def _continue_partial(self, out: SchedulerOutput, budget: int) -> None:
-        partial = self._partial()
-        if partial is not None and budget > 0:
-            out.scheduled.append((partial, min(partial.num_remaining, budget)))
+    def _partial(self) -> list[Request]:
+        """Prompts partly computed, the one with most to do first."""
+        return sorted(filter(_is_prefilling, self.running), key=lambda r: -r.num_remaining)
 
-    def _partial(self) -> Request | None:
-        return next((r for r in self.running if _is_prefilling(r)), None)
+    def _may_join(self, num_tokens: int, num_partial: int) -> bool:
+        """Whether one more prompt may be partly computed beside `num_partial` others."""
+        return num_partial == 0 or (num_partial == 1 and num_tokens <= self._short_prompt)
+
+    @property
+    def _short_prompt(self) -> int:
+        """Tokens of a prompt that may be partly computed beside another: what half of a whole step holds."""
+        return 0 if self.pace is None else self.max_num_batched_tokens // 2
 
     def _limit_reached(self, left: int, blocked: Sequence[Request]) -> WaitingReason | None:
         """Why nobody further down the queue can be admitted in this step."""
@@ -248,21 +279,28 @@ class Scheduler:
         hit = self.kv.prefix_cache.match(head)
         stays = self.running[: len(self.running) - len(lower)]
         obtainable = self.kv.pool.num_available + self.kv.num_freed_by(lower)
-        fits_in_step = head.num_tokens <= (self.max_num_batched_tokens - len(self.running)) // 2
-        in_the_way = None if fits_in_step else self._partial()  # only one prompt at a time may be partly computed
+        in_the_way = self._in_the_way_of(head)
         if (
             self.kv.num_blocks_for(head.num_tokens) + self._headroom(head, stays) > obtainable
             or self.kv.prefix_cache.awaits(head, len(hit))
-            or (in_the_way is not None and in_the_way not in lower)
+            or any(request not in lower for request in in_the_way)
         ):
             return
-        if in_the_way is not None:
-            self._preempt(in_the_way, out)
-            lower.remove(in_the_way)
+        for request in in_the_way:
+            self._preempt(request, out)
+            lower.remove(request)
         for victim in reversed(lower):
             if self._free_slots and self.kv.fits(head, hit, headroom=self._headroom(head, self.running)):
                 return
             self._preempt(victim, out)
+
+    def _in_the_way_of(self, request: Request) -> list[Request]:
+        """The partly computed prompts that must be gone before this one may start."""
+        partial = self._partial()
+        if self.pace is None:
+            fits_in_step = request.num_tokens <= (self.max_num_batched_tokens - len(self.running)) // 2
+            return [] if fits_in_step else partial
+        return partial[1:] if request.num_tokens <= self._short_prompt else partial
 
     def _headroom(self, request: Request, running: Sequence[Request]) -> int:
         """Blocks to leave at the start of a step, when those that decode have yet to take theirs."""

@@ -1,0 +1,65 @@
+"""The pace: chunks such that a step beside streams takes so many times what the streams take alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sojourn.core.step_pace import FIRST_CHUNK, GRANULE, LEAST_CHUNK, StepPace
+
+
+def observe_machine(pace: StepPace, *, alone: float, per_token: float, steps: int = 40, noise: float = 0.0) -> float:
+    """Steps on a machine that takes so many seconds for a stream's decode and per prompt token; the last one's."""
+    rng, seconds = random.Random(1), 0.0
+    for step in range(steps):
+        chunk = 0 if step % 4 == 0 else pace.prompt_tokens_beside(1)
+        seconds = (alone + per_token * chunk) * (1 + noise * rng.random())
+        pace.observe(1, chunk, seconds)
+    return seconds
+
+
+@pytest.mark.parametrize("alone", [0.001, 0.004, 0.2])
+@pytest.mark.parametrize("stretch", [2.0, 5.0, 20.0])
+def test_a_step_takes_at_most_the_stretch_of_a_decode_alone(alone: float, stretch: float) -> None:
+    pace = StepPace(stretch)
+    per_token = alone * 0.03
+    last = observe_machine(pace, alone=alone, per_token=per_token)
+    assert last <= stretch * alone * 1.001
+    assert last + GRANULE * per_token > stretch * alone, "a granule more would have fitted"
+
+
+def test_a_single_disturbed_step_changes_nothing() -> None:
+    pace = StepPace(5.0)
+    observe_machine(pace, alone=0.004, per_token=0.0002)
+    before = pace.prompt_tokens_beside(1)
+    pace.observe(1, before, 3.0)
+    pace.observe(1, 0, 3.0)
+    assert pace.prompt_tokens_beside(1) == before
+
+
+def test_it_follows_a_machine_that_becomes_slower() -> None:
+    pace = StepPace(5.0)
+    observe_machine(pace, alone=0.004, per_token=0.0001)
+    last = observe_machine(pace, alone=0.004, per_token=0.0004, noise=0.05)
+    assert last <= 5.0 * 0.004 * 1.06
+
+
+def test_prompts_always_advance_and_begin_with_a_guess() -> None:
+    pace = StepPace(1.0)
+    assert pace.prompt_tokens_beside(3) == FIRST_CHUNK
+    pace.observe(0, 512, 1.0)
+    assert pace.prompt_tokens_beside(3) == FIRST_CHUNK, "a step without streams says nothing about them"
+    pace.observe(1, 0, 0.004)
+    pace.observe(1, 32, 0.1)
+    assert pace.prompt_tokens_beside(3) == LEAST_CHUNK
+
+
+def test_steps_of_other_batch_sizes_stand_in_until_there_are_some() -> None:
+    pace = StepPace(5.0)
+    pace.observe(16, 0, 0.016)
+    pace.observe(16, 32, 0.048)
+    assert pace.prompt_tokens_beside(1) == 64
+    pace.observe(1, 0, 0.004)
+    assert pace.prompt_tokens_beside(1) == 16
+    assert pace.prompt_tokens_beside(17) == 64
