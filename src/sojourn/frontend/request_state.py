@@ -7,7 +7,8 @@ can't know, so the driver has to abort the choice there when `stopped_early` say
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sojourn.frontend.detokenizer import IncrementalDetokenizer
 from sojourn.frontend.stop_strings import StopStrings
@@ -15,8 +16,7 @@ from sojourn.frontend.tokenizer import Tokenizer
 from sojourn.records import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True, kw_only=True):
     """New text of one choice, and the tokens it was made of. Tokens wait for their text, so it is rarely empty."""
 
     index: int

@@ -87,9 +87,11 @@ class Generation:
         return batch
 
     async def _next_of_one(self) -> Batch:
-        async for deltas in self._streams[0]:
-            return [(delta.index, delta) for delta in deltas]
-        raise RequestFailed("The engine ended this request without finishing it.")
+        try:
+            deltas = await anext(self._streams[0])
+        except StopAsyncIteration:
+            raise RequestFailed("The engine ended this request without finishing it.") from None
+        return [(delta.index, delta) for delta in deltas]
 
     async def _next_of_many(self) -> Batch:
         if not self._pumps:
