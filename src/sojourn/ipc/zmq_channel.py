@@ -1,11 +1,10 @@
-"""Owns the ZeroMQ line between two processes: two `ipc://` sockets in a private directory. Never a TCP port.
+"""Owns the ZeroMQ line between two processes: `ipc://` sockets in a private directory, and B's end. Never a TCP port.
 
 Whoever sends connects and whoever receives binds, so a sender may queue messages before the other side is up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ import msgspec
 import zmq
 
 from sojourn.errors import StartupError
-from sojourn.ipc.messages import FromEngine, ToEngine, decode_from_engine, decode_to_engine, encode
+from sojourn.ipc.messages import FromEngine, ToEngine, decode_to_engine, encode
 
 MAX_SOCKET_PATH = 100  # bytes; the kernel's own limit for a Unix socket is 107
 LAST_WORDS_MS = 1000  # how long a closing engine waits for A to take its last messages
@@ -47,48 +46,6 @@ def make_directory() -> Addresses:
 def remove_directory(addresses: Addresses) -> None:
     """Idempotent: whichever process outlives the other calls it."""
     shutil.rmtree(addresses.directory, ignore_errors=True)
-
-
-class ZmqClientEnd:
-    """A's end. Without a high-water mark: admission bounds what A sends, and A always reads.
-
-    Plain sockets beside the event loop: those of `zmq.asyncio` take more CPU time for a message than all we do with it.
-    """
-
-    def __init__(self, addresses: Addresses) -> None:
-        self._context = zmq.Context()
-        self._outputs = self._context.socket(zmq.PULL)
-        self._outputs.setsockopt(zmq.RCVHWM, 0)
-        self._outputs.bind(addresses.outputs)
-        self._requests = self._context.socket(zmq.PUSH)
-        self._requests.setsockopt(zmq.SNDHWM, 0)
-        self._requests.connect(addresses.requests)
-        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
-        self._readable = self._outputs.getsockopt(zmq.FD)
-        self._loop.add_reader(self._readable, self._read)
-
-    def send(self, message: ToEngine) -> None:
-        if not self._requests.closed:
-            self._requests.send(encode(message), zmq.NOBLOCK)
-
-    async def receive(self) -> FromEngine:
-        return decode_from_engine(await self._arrived.get())
-
-    def close(self) -> None:
-        if not self._outputs.closed:
-            self._loop.remove_reader(self._readable)
-        self._outputs.close(linger=0)
-        self._requests.close(linger=0)
-        self._context.term()
-
-    def _read(self) -> None:
-        """Takes all there is: ZeroMQ reports only that a socket with nothing to read has got something."""
-        try:
-            while True:
-                self._arrived.put_nowait(self._outputs.recv(zmq.NOBLOCK))
-        except zmq.Again:
-            return
 
 
 class ZmqEngineEnd:

@@ -82,7 +82,8 @@ class EventStream(Response):
         encode = self._encoder.encode
         await _send(send, encode(self._first))
         async for batch in self._generation:
-            await _send(send, encode(batch))
+            if data := encode(batch):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         await _send(send, self._encoder.finish())
 
 
