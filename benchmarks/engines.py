@@ -48,16 +48,27 @@ class Running:
     pid: int
     log: Path
 
+    def processes(self) -> list[int]:
+        """The server, then its children."""
+        return _tree(self.pid)
+
     def memory(self) -> int:
         """Bytes that the server and its children hold; pages shared by several of them count once (PSS)."""
-        return sum(_pss(pid) for pid in _tree(self.pid))
+        return sum(_pss(pid) for pid in self.processes())
 
 
 @contextmanager
 def sojourn(model: str, arguments: Sequence[str] = ()) -> Iterator[Running]:
+    command = [sys.executable, "-m", "sojourn.cli", "serve", model, *arguments, "--log-level", "warning", "--port"]
+    with serving(command, model) as running:
+        yield running
+
+
+@contextmanager
+def serving(command: Sequence[str], model: str) -> Iterator[Running]:
+    """A server of ours that `command` starts, given a port as its last argument."""
     port = _free_port()
-    command = [sys.executable, "-m", "sojourn.cli", "serve", model, "--port", str(port), "--log-level", "warning"]
-    with _serving([*command, *arguments], port, "/ready", model) as running:
+    with _serving([*command, str(port)], port, "/ready", model) as running:
         yield running
 
 
@@ -125,6 +136,11 @@ def _pss(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the threads that a process has now took of the CPUs, in user and kernel mode."""
+    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def load_average() -> float:

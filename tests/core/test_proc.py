@@ -18,10 +18,10 @@ from sojourn.core.loop import IDLE_STEP_PAUSE_S, BusyLoop, Inbox, serve
 from sojourn.core.proc import engine_server
 from sojourn.errors import StartupError
 from sojourn.executor.scripted import Script
-from sojourn.ipc.channel import in_process_channel
 from sojourn.ipc.launcher import ProcessLauncher, ThreadLauncher
 from sojourn.ipc.messages import AbortRequests, AddRequests, Failed, Outputs, Ready, Refused, Stop
 from sojourn.ipc.supervisor import EngineLost, Supervisor
+from sojourn.ipc.thread_channel import in_process_channel
 from sojourn.records import EngineRequest, EngineStats, FinishReason, SamplingParams
 from tests.core.engines import make_engine
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from sojourn.errors import StartupError
-from sojourn.ipc.channel import in_process_channel
 from sojourn.ipc.messages import AbortRequests, Loading
-from sojourn.ipc.zmq_channel import ZmqClientEnd, ZmqEngineEnd, make_directory, remove_directory
+from sojourn.ipc.thread_channel import in_process_channel
+from sojourn.ipc.zmq_channel import ZmqEngineEnd, make_directory, remove_directory
+from sojourn.ipc.zmq_client import ZmqClientEnd
 
 TIMEOUT = 5.0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 # Who may import whom (packages and top-level modules of ours). cli is the composition root and may import anybody.
 LEAVES = {"errors", "config", "env", "records", "machine"}
@@ -132,6 +134,14 @@ def test_libraries_stay_in_the_package_they_belong_to(sources):
             if name in FORBIDDEN or (name in CONFINED and source.package not in CONFINED[name]):
                 wrong.append(f"{source.path} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_engine_process_imports_nothing_of_the_front_end():
+    """Its memory is for weights and KV: what HTTP, TLS and an event loop bring would stay in it as long as it runs."""
+    banned = ("asyncio", "ssl", "urllib.request", "http.client", "fastapi", "pydantic", "jinja2", "tokenizers", "rich")
+    code = f"import sys, sojourn.core.proc; print(*sorted(set({banned!r}) & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []
 
 
 def test_the_rules_catch_a_violation():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import dataclasses
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +32,7 @@ async def start_llm(settings: Settings, path: Path) -> AsyncLLM:
         starting = asyncio.create_task(client.start(bar.update))
         try:
             tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
+            _settle()
             await starting
         except BaseException:
             starting.cancel()
@@ -64,6 +67,15 @@ def load_text_side(path: Path, template: str | None) -> tuple[Tokenizer, ChatTem
     return tokenizer, load_chat_template(
         directory=checkpoint.directory, metadata=metadata, override=override, tokenizer=tokenizer
     )
+
+
+def _settle() -> None:
+    """What loading left behind goes back to the system; what stays is not searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; other C libraries return memory by themselves
+    if trim is not None:
+        trim(0)
 
 
 def _launcher(settings: Settings, path: Path) -> Launcher:

@@ -27,10 +27,10 @@ OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it tha
 
 
 def build_engine(config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:
-    """The engine these options describe, weights loaded. Raises StartupError."""
+    """The engine these options describe, weights loaded; their `model` is a path by now. Raises StartupError."""
     if config.backend == "scripted":
         return _build_scripted(config)
-    return build_from_model(Model.from_pretrained(config.model), config, on_progress)
+    return build_from_model(Model.from_path(Path(config.model)), config, on_progress)
 
 
 def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:

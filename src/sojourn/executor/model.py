@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -16,7 +17,6 @@ from sojourn.graph.kv_storage import KVStorage
 from sojourn.graph.reference import ReferenceExecutor
 from sojourn.models import ModelConfig, build_graph
 from sojourn.weights.checkpoint import Checkpoint, open_checkpoint
-from sojourn.weights.fetch import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,15 @@ class Model:
 
         Raises ModelNotFound, BadModelFile (weights missing or of the wrong shape, by name) or UnsupportedModel.
         """
-        checkpoint = open_checkpoint(resolve(path_or_name))
+        # Here: it brings HTTP and TLS, which the engine process, given a path, should not keep in memory.
+        from sojourn.weights.fetch import resolve
+
+        return cls.from_path(resolve(path_or_name))
+
+    @classmethod
+    def from_path(cls, path: Path) -> Self:
+        """`from_pretrained` of a file or directory that is there."""
+        checkpoint = open_checkpoint(path)
         config = ModelConfig.from_hf(checkpoint.config)
         shapes = {name: checkpoint.shape(name) for name in checkpoint.tensors}
         graph = build_graph(config).bind(shapes)

@@ -5,7 +5,7 @@ Knows no stop strings.
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 
 from sojourn.frontend.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ class IncrementalDetokenizer:
         self._token_bytes = tokenizer.token_bytes
         self._hidden = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._strip = tokenizer.strip_leading_space and not continues_text  # until the first byte has come
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._unfinished = b""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that these ids complete."""
@@ -31,8 +31,15 @@ class IncrementalDetokenizer:
         if self._strip and data:
             self._strip = False
             data = data.removeprefix(b" ")
-        return self._decoder.decode(data)
+        return self._decode(data, final=False)
 
     def flush(self) -> str:
         """What is left at the end: one U+FFFD if the ids stop inside a code point."""
-        return self._decoder.decode(b"", final=True)
+        return self._decode(b"", final=True)
+
+    def _decode(self, data: bytes, *, final: bool) -> str:
+        """What `codecs.getincrementaldecoder` does, without its layers of Python for each token."""
+        data = self._unfinished + data
+        text, used = utf_8_decode(data, "replace", final)
+        self._unfinished = data[used:]
+        return text

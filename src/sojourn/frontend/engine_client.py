@@ -206,7 +206,7 @@ class EngineClient:
 
     def _on_delta(self, reply: Reply, delta: TokenDelta) -> list[str]:
         """Returns the engine ids that must stop because their text has ended."""
-        if delta.finish_reason in {FinishReason.ERROR, FinishReason.ABORT}:
+        if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
             self.fail(reply, RequestFailed(delta.error or "The engine dropped the request."))
             return []
         try:

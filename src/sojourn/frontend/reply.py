@@ -26,7 +26,7 @@ class Reply:
         self.timer: asyncio.TimerHandle | None = None  # --request-timeout
         self._pending: dict[int, list[ChoiceDelta]] = {}  # by choice index, in order
         self._error: SojournError | None = None
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the consumer, while it has nothing to do
 
     def push(self, engine_id: str, delta: TokenDelta) -> ChoiceState:
         """Turns a delta into text for the consumer. Returns its choice, which may have ended with it."""
@@ -34,7 +34,7 @@ class Reply:
         shown = choice.push(delta)
         if shown is not None:
             self._pending.setdefault(choice.index, []).append(shown)
-            self._changed.set()
+            self._wake()
         if choice.finished:
             del self.unfinished[engine_id]
         return choice
@@ -43,13 +43,13 @@ class Reply:
         """The consumer gets what was ready, then the error. The first error stays."""
         self.unfinished.clear()
         self._error = self._error or error
-        self._changed.set()
+        self._wake()
 
     def end(self) -> None:
         """No consumer is left."""
         self.unfinished.clear()
         self._pending.clear()
-        self._changed.set()
+        self._wake()
 
     async def take(self) -> list[ChoiceDelta]:
         """Waits for news; at most one delta per choice. An empty list is the end. Raises the request's error."""
@@ -58,10 +58,14 @@ class Reply:
                 raise self._error
             if not self.unfinished:
                 return []
-            self._changed.clear()
-            await self._changed.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         pending, self._pending = self._pending, {}
         return [merge(deltas) for deltas in pending.values()]
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class ReplyStream(AsyncIterator[list[ChoiceDelta]]):

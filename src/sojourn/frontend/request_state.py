@@ -7,7 +7,8 @@ can't know, so the driver has to abort the choice there when `stopped_early` say
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sojourn.frontend.detokenizer import IncrementalDetokenizer
 from sojourn.frontend.stop_strings import StopStrings
@@ -15,8 +16,7 @@ from sojourn.frontend.tokenizer import Tokenizer
 from sojourn.records import FinishReason, SamplingParams, TokenDelta, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True, kw_only=True):
     """New text of one choice, and the tokens it was made of. Tokens wait for their text, so it is rarely empty."""
 
     index: int
@@ -57,7 +57,23 @@ class ChoiceState:
         if self.finished:
             return None
         self._num_cached = max(self._num_cached, delta.num_cached_tokens)
-        self._prompt_logprobs += delta.prompt_logprobs or ()
+        if delta.prompt_logprobs:
+            self._prompt_logprobs += delta.prompt_logprobs
+        if self._filter is None and delta.finish_reason is None:
+            return self._push_all(delta)
+        return self._push_each(delta)
+
+    def _push_all(self, delta: TokenDelta) -> ChoiceDelta | None:
+        """Of a choice that nothing can end here."""
+        self._num_tokens += len(delta.token_ids)
+        self._token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self._logprobs += delta.logprobs
+        text = self._detokenizer.push(delta.token_ids)
+        return self._hand_out(text, None, None) if text else None
+
+    def _push_each(self, delta: TokenDelta) -> ChoiceDelta | None:
+        """Token by token, since the text may end after any of them."""
         hidden = self._hides_last(delta)
         text = ""
         for position, token_id in enumerate(delta.token_ids):

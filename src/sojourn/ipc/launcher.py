@@ -14,9 +14,11 @@ from typing import Protocol
 
 from sojourn.config import EngineConfig
 from sojourn.ipc.bootstrap import Bootstrap, encode_bootstrap
-from sojourn.ipc.channel import ClientEnd, EngineEnd, in_process_channel
+from sojourn.ipc.channel import ClientEnd, EngineEnd
 from sojourn.ipc.messages import Stop
-from sojourn.ipc.zmq_channel import Addresses, ZmqClientEnd, make_directory, remove_directory
+from sojourn.ipc.thread_channel import in_process_channel
+from sojourn.ipc.zmq_channel import Addresses, make_directory, remove_directory
+from sojourn.ipc.zmq_client import ZmqClientEnd
 
 ENGINE_COMMAND = (sys.executable, "-m", "sojourn.core.proc")
 LAST_LINES = 20

@@ -1,4 +1,4 @@
-"""Owns the ZeroMQ line between two processes: two `ipc://` sockets in a private directory. Never a TCP port.
+"""Owns the ZeroMQ line between two processes: `ipc://` sockets in a private directory, and B's end. Never a TCP port.
 
 Whoever sends connects and whoever receives binds, so a sender may queue messages before the other side is up.
 """
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from sojourn.errors import StartupError
-from sojourn.ipc.messages import FromEngine, ToEngine, decode_from_engine, decode_to_engine, encode
+from sojourn.ipc.messages import FromEngine, ToEngine, decode_to_engine, encode
 
 MAX_SOCKET_PATH = 100  # bytes; the kernel's own limit for a Unix socket is 107
 LAST_WORDS_MS = 1000  # how long a closing engine waits for A to take its last messages
@@ -47,32 +46,6 @@ def make_directory() -> Addresses:
 def remove_directory(addresses: Addresses) -> None:
     """Idempotent: whichever process outlives the other calls it."""
     shutil.rmtree(addresses.directory, ignore_errors=True)
-
-
-class ZmqClientEnd:
-    """A's end. Without a high-water mark: admission bounds what A sends, and A always reads."""
-
-    def __init__(self, addresses: Addresses) -> None:
-        self._context = zmq.asyncio.Context()
-        self._outputs = self._context.socket(zmq.PULL)
-        self._outputs.setsockopt(zmq.RCVHWM, 0)
-        self._outputs.bind(addresses.outputs)
-        # A plain socket on the same context: without a high-water mark a send never has to wait.
-        self._requests = zmq.Socket(self._context, zmq.PUSH)
-        self._requests.setsockopt(zmq.SNDHWM, 0)
-        self._requests.connect(addresses.requests)
-
-    def send(self, message: ToEngine) -> None:
-        if not self._requests.closed:
-            self._requests.send(encode(message), zmq.NOBLOCK)
-
-    async def receive(self) -> FromEngine:
-        return decode_from_engine(await self._outputs.recv())
-
-    def close(self) -> None:
-        self._outputs.close(linger=0)
-        self._requests.close(linger=0)
-        self._context.term()
 
 
 class ZmqEngineEnd:

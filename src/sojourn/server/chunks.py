@@ -69,6 +69,17 @@ class _Pending:
             self.finish_reason = delta.finish_reason
             self.stop_reason = delta.stop_reason
 
+    def is_between(self, delta: Delta) -> bool:
+        """Whether `delta` is nothing but text after the first chunk and before the last, as nearly all are."""
+        return (
+            self.started
+            and not self.text
+            and delta.finish_reason is None
+            and delta.num_cached_tokens <= self.cached_tokens
+            and not delta.prompt_logprobs
+            and delta.text != ""
+        )
+
     def take_text(self) -> str:
         text = self.text[0] if len(self.text) == 1 else "".join(self.text)
         self.text = []
@@ -97,8 +108,18 @@ class ChatChunks:
         self._choices = [_Pending() for _ in range(count)]
         self._heads = [envelope.head() + b'{"index":%d,"delta":' % index for index in range(count)]
         self._tail = envelope.tail()
+        self._text_heads = [head + b'{"content":' for head in self._heads]
+        self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
 
     def encode(self, batch: Batch) -> bytes:
+        if self._logprobs is None and len(batch) == 1 and self._choices[batch[0][0]].is_between(batch[0][1]):
+            index, delta = batch[0]
+            self._totals.completion_tokens += len(delta.token_ids)
+            return self._text_heads[index] + encode_json(delta.text) + self._text_tail
+        return self.encode_any(batch)
+
+    def encode_any(self, batch: Batch) -> bytes:
+        """`encode` of whatever news there can be."""
         touched: dict[int, _Pending] = {}
         for index, delta in batch:
             touched[index] = choice = self._choices[index]
@@ -164,8 +185,17 @@ class CompletionChunks:
         self._choices = [_Pending() for _ in range(count)]
         self._heads = [envelope.head() + b'{"index":%d,"text":' % index for index in range(count)]
         self._tail = envelope.tail()
+        self._text_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
 
     def encode(self, batch: Batch) -> bytes:
+        if self._logprobs is None and len(batch) == 1 and self._choices[batch[0][0]].is_between(batch[0][1]):
+            index, delta = batch[0]
+            self._totals.completion_tokens += len(delta.token_ids)
+            return self._heads[index] + encode_json(delta.text) + self._text_tail
+        return self.encode_any(batch)
+
+    def encode_any(self, batch: Batch) -> bytes:
+        """`encode` of whatever news there can be."""
         touched: dict[int, None] = {}
         for index, delta in batch:
             self._take(index, delta)

@@ -80,16 +80,17 @@ class Generation:
     async def __anext__(self) -> Batch:
         if not self._unfinished:
             raise StopAsyncIteration
-        batch = await (self._next_of_one() if len(self._streams) == 1 else self._next_of_many())
+        if len(self._streams) == 1:
+            try:
+                batch = [(delta.index, delta) for delta in await anext(self._streams[0])]
+            except StopAsyncIteration:
+                raise RequestFailed("The engine ended this request without finishing it.") from None
+        else:
+            batch = await self._next_of_many()
         for index, delta in batch:
             if delta.finish_reason is not None:
                 self._unfinished.discard(index)
         return batch
-
-    async def _next_of_one(self) -> Batch:
-        async for deltas in self._streams[0]:
-            return [(delta.index, delta) for delta in deltas]
-        raise RequestFailed("The engine ended this request without finishing it.")
 
     async def _next_of_many(self) -> Batch:
         if not self._pumps:

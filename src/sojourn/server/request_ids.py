@@ -19,6 +19,7 @@ logger = logging.getLogger("sojourn.server")
 
 MAX_ID_CHARS = 128
 _SCOPE_KEY = "sojourn.request_ids"
+_SEND_KEY = "sojourn.send"
 
 
 class RequestIds:
@@ -51,6 +52,13 @@ def acceptable(raw: bytes) -> str | None:
     return None
 
 
+def body_send(scope: Scope) -> Send:
+    """`send` for the body of an answer whose start went the ordinary way: past the layers in between, which look at
+    nothing else and take longer for an event than all that makes it."""
+    send: Send = scope[_SEND_KEY]
+    return send
+
+
 class RequestIdHeader:
     """The outermost layer."""
 
@@ -64,6 +72,7 @@ class RequestIdHeader:
             return
         ids = RequestIds(acceptable(dict(scope["headers"]).get(b"x-request-id", b"")), time.monotonic_ns())
         scope[_SCOPE_KEY] = ids
+        scope[_SEND_KEY] = send
         status = 499  # nothing was sent: the client left first
 
         async def tagging_send(message: Message) -> None:

@@ -7,6 +7,7 @@ answer never looks whole.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from sojourn.server.error_map import describe
 from sojourn.server.generation import Batch, Generation
 from sojourn.server.lifeline import ClientGoneError, Lifeline
-from sojourn.server.request_ids import RequestIds
+from sojourn.server.request_ids import RequestIds, body_send
 
 logger = logging.getLogger("sojourn.server")
 
@@ -63,9 +64,11 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        send = body_send(scope)
         try:
             with self._lifeline.guard():
-                await self._send_all(send)
+                # In a task of its own, since waking this one passes through every layer around it.
+                await asyncio.create_task(self._send_all(send))
         except ClientGoneError:
             return
         except Exception as error:
@@ -79,7 +82,8 @@ class EventStream(Response):
         encode = self._encoder.encode
         await _send(send, encode(self._first))
         async for batch in self._generation:
-            await _send(send, encode(batch))
+            if data := encode(batch):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
         await _send(send, self._encoder.finish())
 
 
