@@ -2,6 +2,7 @@
 #include "sojourn/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -12,6 +13,24 @@
 
 namespace sojourn {
 namespace {
+
+const char* op_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::Rotations: return "rotations";
+    case OpKind::Embed: return "embed";
+    case OpKind::RmsNorm: return "rms_norm";
+    case OpKind::Quantize: return "quantize";
+    case OpKind::Rope: return "rope";
+    case OpKind::WriteKV: return "write_kv";
+    case OpKind::Glu: return "glu";
+    case OpKind::Add: return "add";
+    case OpKind::Scale: return "scale";
+    case OpKind::Softcap: return "softcap";
+    case OpKind::Matmul: return "matmul";
+    case OpKind::Attention: break;
+  }
+  return "attention";
+}
 
 struct Peak {
   float value;
@@ -273,26 +292,53 @@ void Executor::run(const std::vector<Op>& ops, Step& step, const std::function<v
     for (const BufferId id : op.outs) allocate_buffer(id);
   }
   plan_attention(ops, step);
+  if (timing_) op_times_.assign(ops.size() * static_cast<std::size_t>(pool_.size()), OpTime{});
   pool_.run([&](int worker) {
-    bool previous_by_rows = true;
-    std::size_t attention_index = 0;
-    for (const Op& op : ops) {
-      if (!(op.by_rows() && previous_by_rows)) pool_.barrier(worker);
-      previous_by_rows = op.by_rows();
-      if (op.kind == OpKind::Matmul) {
-        matmul_op(op, step, worker);
-      } else if (op.kind == OpKind::Attention) {
-        attention_op(op, step, worker, attention_index++);
-      } else {
-        const Share rows(step.rows, worker, pool_.size());
-        if (rows.begin < rows.end) row_op(op, step, rows.begin, rows.end);
-      }
-    }
+    run_ops(ops, step, worker);
     if (finally) {
       pool_.barrier(worker);
       finally(worker);
     }
   });
+}
+
+void Executor::run_ops(const std::vector<Op>& ops, Step& step, int worker) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  OpTime* times = timing_ ? op_times_.data() + ops.size() * static_cast<std::size_t>(worker) : nullptr;
+  Clock::time_point ended = timing_ ? Clock::now() : Clock::time_point{}, began = ended;
+  bool previous_by_rows = true;
+  std::size_t attention_index = 0;
+  for (const Op& op : ops) {
+    if (!(op.by_rows() && previous_by_rows)) {
+      pool_.barrier(worker);
+      if (timing_) began = Clock::now();
+    }
+    previous_by_rows = op.by_rows();
+    if (op.kind == OpKind::Matmul) {
+      matmul_op(op, step, worker);
+    } else if (op.kind == OpKind::Attention) {
+      attention_op(op, step, worker, attention_index++);
+    } else {
+      const Share rows(step.rows, worker, pool_.size());
+      if (rows.begin < rows.end) row_op(op, step, rows.begin, rows.end);
+    }
+    if (!timing_) continue;
+    *times = time_of(op, worker);
+    times->wait = seconds(began - ended);
+    ended = Clock::now();
+    times++->work = seconds(ended - began);
+    began = ended;
+  }
+}
+
+OpTime Executor::time_of(const Op& op, int worker) const {
+  OpTime time{op_name(op.kind), 0, 0, worker, 0.0, 0.0};
+  for (const int id : op.matrices) {
+    const PackedMatrix& matrix = *matrices_[static_cast<std::size_t>(id)];
+    time.columns += matrix.n, time.k = matrix.k;
+  }
+  return time;
 }
 
 void Executor::allocate_buffer(BufferId id) {

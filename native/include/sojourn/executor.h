@@ -34,6 +34,14 @@ struct StoredRows {
   std::int64_t rows, k;
 };
 
+// How long one worker took for one op of the last run, and how long it waited for the others before that.
+struct OpTime {
+  const char* kind;
+  std::int64_t columns, k;  // matrix ops: of all matrices together; else 0
+  int worker;
+  double wait, work;  // seconds
+};
+
 struct AttentionWork;
 struct Op;
 struct Step;
@@ -76,6 +84,11 @@ class Executor {
   // the maximum NaN.
   void head_argmax(const float* hidden, std::int64_t rows, BufferId result, std::int32_t* ids, float* maxima);
 
+  // While on, runs are timed: two looks at the clock per op and worker, a few microseconds of a step.
+  void time_ops(bool on) { timing_ = on; }
+  // Of the last `forward` or `head` that was timed: worker after worker, each with all ops in order.
+  const std::vector<OpTime>& op_times() const { return op_times_; }
+
   std::int64_t padded_width(BufferId id) const;
   std::size_t arena_bytes() const;
   std::size_t kv_bytes() const;
@@ -88,6 +101,8 @@ class Executor {
   void allocate_buffer(BufferId id);
   void run(const std::vector<Op>& ops, Step& step, const std::function<void(int)>& finally = nullptr);
   void set_head_input(const float* hidden, std::int64_t rows);
+  void run_ops(const std::vector<Op>& ops, Step& step, int worker);
+  OpTime time_of(const Op& op, int worker) const;
   void row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end);
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
   void matmul_op(const Op& op, Step& step, int worker);
@@ -113,6 +128,8 @@ class Executor {
   std::vector<Op> body_, head_;
   BufferId head_input_ = -1;
   std::vector<float> argmax_logits_;
+  bool timing_ = false;
+  std::vector<OpTime> op_times_;
 };
 
 }  // namespace sojourn
