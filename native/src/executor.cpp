@@ -54,10 +54,7 @@ Executor::~Executor() = default;
 std::vector<Op>& Executor::building() { return head_input_ < 0 ? body_ : head_; }
 
 BufferId Executor::add_buffer(std::int64_t width) {
-  Buffer buffer;
-  buffer.width = width;
-  buffer.stride = round_up(width, kPair);
-  buffers_.push_back(std::move(buffer));
+  buffers_.emplace_back(width);
   return static_cast<BufferId>(buffers_.size()) - 1;
 }
 
@@ -103,13 +100,7 @@ void Executor::rms_norm(BufferId x, BufferId out, int weight, std::int64_t group
 }
 
 void Executor::quantize(BufferId x) {
-  Buffer& buffer = buffers_.at(x);
-  if (buffer.codes == nullptr) {
-    const std::int64_t k = padded_k(buffer.width);
-    buffer.codes = allocate<std::int8_t>(max_rows_ * k);
-    buffer.scales = allocate<float>(max_rows_ * k / kActivationGroup);
-    buffer.sums = allocate<std::int32_t>(max_rows_ * k / 16);
-  }
+  buffers_.at(x).allocate_codes(max_rows_);
   Op op(OpKind::Quantize);
   op.x = x;
   building().push_back(std::move(op));
@@ -186,17 +177,16 @@ void Executor::softcap(BufferId x, float cap) {
 void Executor::begin_head(BufferId hidden) {
   buffers_.at(hidden);
   head_input_ = hidden;
+  find_crossing_buffers();
 }
 
 std::int64_t Executor::padded_width(BufferId id) const { return buffers_.at(id).stride; }
 
 std::size_t Executor::arena_bytes() const {
   std::size_t bytes = 0;
-  for (const Buffer& buffer : buffers_) {
-    const auto rows = static_cast<std::size_t>(max_rows_);
-    if (buffer.owned != nullptr) bytes += rows * static_cast<std::size_t>(buffer.stride) * sizeof(float);
-    if (buffer.codes != nullptr) bytes += rows * static_cast<std::size_t>(padded_k(buffer.width)) * 11 / 8;
-  }
+  for (const Buffer& buffer : buffers_) bytes += buffer.bytes(max_rows_);
+  for (const std::vector<Buffer>& buffers : block_buffers_)
+    for (const Buffer& buffer : buffers) bytes += buffer.bytes(kMaxBlockRows);
   return bytes;
 }
 
@@ -213,6 +203,8 @@ void Executor::forward(const StepInput& input, BufferId result, float* hidden) {
   Step step;
   step.input = input;
   step.rows = input.tokens;
+  step.block_rows = block_rows(input.tokens);
+  buffers_.at(result).crosses = true;
   run(body_, step);
   const Buffer& out = buffers_.at(result);
   for (std::int64_t r = 0; r < input.tokens; ++r)
@@ -266,46 +258,9 @@ void Executor::head_argmax(const float* hidden, std::int64_t rows, BufferId resu
   }
 }
 
-void Executor::run(const std::vector<Op>& ops, Step& step, const std::function<void(int)>& finally) {
-  // Memory first, on one thread: workers may not fail.
-  for (const Op& op : ops) {
-    for (const BufferId id : {op.x, op.y, op.out}) allocate_buffer(id);
-    for (const BufferId id : op.outs) allocate_buffer(id);
-  }
-  plan_attention(ops, step);
-  pool_.run([&](int worker) {
-    bool previous_by_rows = true;
-    std::size_t attention_index = 0;
-    for (const Op& op : ops) {
-      if (!(op.by_rows() && previous_by_rows)) pool_.barrier(worker);
-      previous_by_rows = op.by_rows();
-      if (op.kind == OpKind::Matmul) {
-        matmul_op(op, step, worker);
-      } else if (op.kind == OpKind::Attention) {
-        attention_op(op, step, worker, attention_index++);
-      } else {
-        const Share rows(step.rows, worker, pool_.size());
-        if (rows.begin < rows.end) row_op(op, step, rows.begin, rows.end);
-      }
-    }
-    if (finally) {
-      pool_.barrier(worker);
-      finally(worker);
-    }
-  });
-}
-
-void Executor::allocate_buffer(BufferId id) {
-  if (id < 0) return;
-  Buffer& buffer = buffers_[static_cast<std::size_t>(id)];
-  if (buffer.data != nullptr) return;
-  buffer.owned = allocate<float>(max_rows_ * buffer.stride);
-  buffer.data = buffer.owned.get();
-}
-
-void Executor::row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end) {
-  const auto buffer = [this](BufferId id) -> const Buffer& { return buffers_[static_cast<std::size_t>(id)]; };
-  const std::int64_t rows = end - begin;
+void Executor::row_op(const Op& op, Step& step, const Block& block) {
+  const auto buffer = [&](BufferId id) { return view(id, block); };
+  const std::int64_t begin = block.begin, end = block.end, rows = end - begin;
   switch (op.kind) {
     case OpKind::Rotations:
       rotate_tables(step, begin, end);
@@ -323,7 +278,8 @@ void Executor::row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t
         vector_.rms_norm(buffer(op.x).row(r), 1, buffer(op.x).width, op.group, vector(op.id), op.a, op.b, buffer(op.out).row(r));
       break;
     case OpKind::Quantize:
-      matmul_.quantize_rows(buffer(op.x).data, buffer(op.x).stride, buffer(op.x).width, begin, end, buffer(op.x).quantized());
+      matmul_.quantize_rows(buffer(op.x).row(begin), buffer(op.x).stride, buffer(op.x).width, 0, rows,
+                            buffer(op.x).quantized(begin));
       break;
     case OpKind::Rope: {
       const Rotation& rotation = rotations_[static_cast<std::size_t>(op.id)];
@@ -377,24 +333,23 @@ void Executor::rotate_tables(Step& step, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void Executor::matmul_op(const Op& op, Step& step, int worker) {
-  const Buffer& x = buffers_[static_cast<std::size_t>(op.x)];
-  std::int64_t pairs = 0;
-  for (const int id : op.matrices) pairs += matrices_[static_cast<std::size_t>(id)]->panels / 2;
-  const Share share(pairs, worker, pool_.size());
+void Executor::matmul_op(const Op& op, const Block& block, const Share& pairs) {
+  const View x = view(op.x, block);
+  const std::int64_t rows = block.end - block.begin;
   std::int64_t first = 0;  // of the current matrix, in the row of all of them
   for (std::size_t i = 0; i < op.matrices.size(); ++i) {
     const PackedMatrix& matrix = *matrices_[static_cast<std::size_t>(op.matrices[i])];
-    const std::int64_t begin = std::max(share.begin - first, std::int64_t{0});
-    const std::int64_t end = std::min(share.end - first, matrix.panels / 2);
+    const std::int64_t begin = std::max(pairs.begin - first, std::int64_t{0});
+    const std::int64_t end = std::min(pairs.end - first, matrix.panels / 2);
     first += matrix.panels / 2;
     if (begin >= end) continue;
-    const Buffer& out = buffers_[static_cast<std::size_t>(op.outs[i])];
-    matmul_.matmul(matrix, x.quantized(), x.data, x.stride, step.rows, 2 * begin, 2 * end, out.data, out.stride);
+    const View out = view(op.outs[i], block);
+    matmul_.matmul(matrix, x.quantized(block.begin), x.row(block.begin), x.stride, rows, 2 * begin, 2 * end,
+                   out.row(block.begin), out.stride);
     const std::int64_t column = begin * kPair, columns = std::min(end * kPair, matrix.n) - column;
-    for (std::int64_t r = 0; r < step.rows; ++r) {
+    for (std::int64_t r = block.begin; r < block.end; ++r) {
       if (op.biases[i] >= 0) vector_.add(out.row(r) + column, vector(op.biases[i]) + column, columns);
-      if (op.y >= 0) vector_.add(out.row(r) + column, buffers_[static_cast<std::size_t>(op.y)].row(r) + column, columns);
+      if (op.y >= 0) vector_.add(out.row(r) + column, view(op.y, block).row(r) + column, columns);
     }
   }
 }

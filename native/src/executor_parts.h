@@ -37,16 +37,58 @@ Array<T> allocate(std::int64_t count) {
   return Array<T>(static_cast<T*>(p));
 }
 
+inline constexpr std::int64_t kMaxBlockRows = 64;
+
 struct Executor::Buffer {
-  std::int64_t width = 0, stride = 0;
+  explicit Buffer(std::int64_t columns) : width(columns), stride(round_up(columns, kPair)) {}
+
+  std::int64_t width, stride;
+  bool crosses = true;  // from one run of row ops to another; the others need not outlive a block of rows
   Array<float> owned;
   float* data = nullptr;
   Array<std::int8_t> codes;
   Array<float> scales;
   Array<std::int32_t> sums;
 
+  void allocate_data(std::int64_t rows) {
+    owned = allocate<float>(rows * stride);
+    data = owned.get();
+  }
+  void allocate_codes(std::int64_t rows) {
+    if (codes != nullptr) return;
+    const std::int64_t k = padded_k(width);
+    codes = allocate<std::int8_t>(rows * k);
+    scales = allocate<float>(rows * k / kActivationGroup);
+    sums = allocate<std::int32_t>(rows * k / 16);
+  }
+  std::size_t bytes_per_row() const {
+    const auto k = static_cast<std::size_t>(padded_k(width));
+    return static_cast<std::size_t>(stride) * sizeof(float) + (codes != nullptr ? k * 11 / 8 : 0);
+  }
+  std::size_t bytes(std::int64_t rows) const {
+    const std::size_t unused = owned == nullptr ? static_cast<std::size_t>(stride) * sizeof(float) : 0;
+    return static_cast<std::size_t>(rows) * (bytes_per_row() - unused);
+  }
   float* row(std::int64_t r) const { return data + r * stride; }
-  QuantizedRows quantized() const { return {codes.get(), scales.get(), sums.get(), padded_k(width)}; }
+};
+
+// Rows that are taken through ops together. `worker` >= 0: in that worker's own buffers, where a buffer does not cross.
+struct Executor::Block {
+  std::int64_t begin, end;
+  int worker;
+};
+
+// A buffer as seen from a block: rows have their numbers of the step wherever they lie.
+struct Executor::View {
+  const Buffer& buffer;
+  std::int64_t first;  // number of the buffer's row 0
+  std::int64_t width = buffer.width, stride = buffer.stride;
+
+  float* row(std::int64_t r) const { return buffer.row(r - first); }
+  QuantizedRows quantized(std::int64_t r) const {
+    const std::int64_t k = padded_k(width), at = (r - first) * k;
+    return {buffer.codes.get() + at, buffer.scales.get() + at / kActivationGroup, buffer.sums.get() + at / 16, k};
+  }
 };
 
 // The cosines and sines of one kind of rotation for the step's tokens.
@@ -99,6 +141,7 @@ struct AttentionWork {
 struct Step {
   StepInput input;
   std::int64_t rows = 0;
+  std::int64_t block_rows = 0;            // most rows of a block; 0: op by op
   std::vector<std::int64_t> sequence_of;  // [tokens]
   std::vector<std::unique_ptr<AttentionWork>> attention;  // one per attention op
   Array<float> partials;                  // in_chunks: [items, kQueryTile, head_dim + 2] of the op being computed

@@ -1,7 +1,8 @@
 // A model as a list of ops over buffers, captured once and replayed for any batch. One call computes one step.
 //
 // Ops are of three kinds by how they share work: row ops give each worker a run of rows, matrix ops a run of panels,
-// attention a queue of items. Workers meet only where the kind changes, or where a matrix op follows another.
+// attention a queue of items. Workers meet only where the kind changes, or where a matrix op follows another. In a step
+// of many rows matrix ops are shared out by rows too, and workers meet at attention alone (executor_schedule.cpp).
 #pragma once
 
 #include <cstddef>
@@ -34,8 +35,17 @@ struct StoredRows {
   std::int64_t rows, k;
 };
 
+// How long one worker took for one op of the last run, and how long it waited for the others before that.
+struct OpTime {
+  const char* kind;
+  std::int64_t columns, k;  // matrix ops: of all matrices together; else 0
+  int worker;
+  double wait, work;  // seconds
+};
+
 struct AttentionWork;
 struct Op;
+struct Share;
 struct Step;
 struct Tile;
 
@@ -76,6 +86,11 @@ class Executor {
   // the maximum NaN.
   void head_argmax(const float* hidden, std::int64_t rows, BufferId result, std::int32_t* ids, float* maxima);
 
+  // While on, runs are timed: two looks at the clock per op and worker, a few microseconds of a step.
+  void time_ops(bool on) { timing_ = on; }
+  // Of the last `forward` or `head` that was timed: worker after worker, each with all ops in order.
+  const std::vector<OpTime>& op_times() const { return op_times_; }
+
   std::int64_t padded_width(BufferId id) const;
   std::size_t arena_bytes() const;
   std::size_t kv_bytes() const;
@@ -85,12 +100,22 @@ class Executor {
   struct Buffer;
   struct Rotation;
   struct KV;
+  struct Block;
+  struct View;
   void allocate_buffer(BufferId id);
+  void find_crossing_buffers();
+  std::int64_t block_rows(std::int64_t rows) const;
+  void prepare(const std::vector<Op>& ops, const Step& step);
   void run(const std::vector<Op>& ops, Step& step, const std::function<void(int)>& finally = nullptr);
   void set_head_input(const float* hidden, std::int64_t rows);
-  void row_op(const Op& op, Step& step, std::int64_t begin, std::int64_t end);
+  void run_by_ops(const std::vector<Op>& ops, Step& step, int worker);
+  void run_by_blocks(const std::vector<Op>& ops, Step& step, int worker);
+  View view(BufferId id, const Block& block) const;
+  std::int64_t pairs_of(const Op& op) const;
+  OpTime time_of(const Op& op, int worker) const;
+  void row_op(const Op& op, Step& step, const Block& block);
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
-  void matmul_op(const Op& op, Step& step, int worker);
+  void matmul_op(const Op& op, const Block& block, const Share& pairs);
   void plan_attention(const std::vector<Op>& ops, Step& step);
   void attention_op(const Op& op, Step& step, int worker, std::size_t index);
   void attend_whole(const Op& op, Step& step, AttentionWork& work, int worker);
@@ -106,6 +131,7 @@ class Executor {
   std::int64_t max_rows_;
   ThreadPool pool_;
   std::vector<Buffer> buffers_;
+  std::vector<std::vector<Buffer>> block_buffers_;  // of each worker, for those that do not cross
   std::vector<std::shared_ptr<const PackedMatrix>> matrices_;
   std::vector<std::vector<float>> vectors_;
   std::vector<Rotation> rotations_;
@@ -113,6 +139,8 @@ class Executor {
   std::vector<Op> body_, head_;
   BufferId head_input_ = -1;
   std::vector<float> argmax_logits_;
+  bool timing_ = false;
+  std::vector<OpTime> op_times_;
 };
 
 }  // namespace sojourn
