@@ -46,6 +46,7 @@ NB_MODULE(_kernels, m) {
         nb::arg("threads"),
         "Fills `out` (float32) with the weights of `data` (blocks of `format`). Releases the GIL.");
   m.def("formats", &formats, "Storage formats: name -> (weights per block, bytes per block).");
+  bind_sampler(m);  // first: the executor hands out its thread pool
   bind_executor(m);
   bind_matmul(m);
   bind_vector(m);

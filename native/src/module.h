@@ -12,4 +12,5 @@ sojourn::Isa isa_of(const std::string& name);
 
 void bind_executor(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_sampler(nanobind::module_& m);
 void bind_vector(nanobind::module_& m);

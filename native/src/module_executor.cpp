@@ -154,6 +154,7 @@ void bind_executor(nb::module_& m) {
       .def("head", &head, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("logits").noconvert())
       .def("head_argmax", &head_argmax, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("ids").noconvert(),
            nb::arg("maxima").noconvert())
+      .def_prop_ro("pool", [](Model& m) -> sojourn::ThreadPool& { return m.executor.pool(); }, nb::rv_policy::reference_internal)
       .def_prop_ro("matrix_bytes", [](const Model& m) { return m.matrix_bytes; })
       .def_prop_ro("arena_bytes", [](const Model& m) { return m.executor.arena_bytes(); })
       .def_prop_ro("kv_bytes", [](const Model& m) { return m.executor.kv_bytes(); });

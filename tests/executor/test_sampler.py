@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sojourn.executor.exponential import exp_nonpositive
-from sojourn.executor.logprobs import sum_in_lanes, token_logprobs, top_ids
+from sojourn.executor.logprobs import token_logprobs, top_ids, total
 from sojourn.executor.philox import philox4x32, uniform
 from sojourn.executor.sampler import Choice, Sampler
 from sojourn.records import Admission, SamplingParams
@@ -80,9 +80,10 @@ def test_top_ids_sorts_by_value_then_id(values: list[float], count: int) -> None
     assert top_ids(row, count).tolist() == naive
 
 
-def test_a_sum_in_lanes_is_the_exact_sum_to_float64() -> None:
-    values = np.abs(rows(1)[0])
-    assert math.isclose(sum_in_lanes(values), math.fsum(values.tolist()), rel_tol=1e-14)
+@pytest.mark.parametrize("count", [1, 16, 257, 1023, 1024, 5000])
+def test_a_total_is_the_exact_sum_to_float64(count: int) -> None:
+    values = np.abs(np.random.default_rng(count).normal(0, 3, count)).astype(np.float32)
+    assert math.isclose(total(values), math.fsum(values.tolist()), rel_tol=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,8 @@ class Executor {
   std::size_t arena_bytes() const;
   std::size_t kv_bytes() const;
   int threads() const { return pool_.size(); }
+  // Free between calls, for whatever the caller computes with the results.
+  ThreadPool& pool() { return pool_; }
 
  private:
   struct Buffer;

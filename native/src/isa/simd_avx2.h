@@ -46,6 +46,11 @@ SOJOURN_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
+// Bit i: a < b in lane i.
+SOJOURN_INLINE std::uint32_t less_bits(F32x16 a, F32x16 b) {
+  const int lo = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ));
+  return static_cast<std::uint32_t>(lo | _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)) << 8);
+}
 SOJOURN_INLINE F32x16 absolute(F32x16 a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
@@ -61,6 +66,25 @@ SOJOURN_INLINE __m256 power_of_two(__m256 a) {
 }
 // 2^n for the integer n in the low bits of `a`, which is 1.5 * 2^23 + n.
 SOJOURN_INLINE F32x16 power_of_two(F32x16 a) { return {power_of_two(a.lo), power_of_two(a.hi)}; }
+
+// Sixteen doubles, to add floats to.
+struct F64x16 {
+  __m256d v[4];
+};
+
+SOJOURN_INLINE F64x16 zero_doubles() {
+  const __m256d zero = _mm256_setzero_pd();
+  return {{zero, zero, zero, zero}};
+}
+SOJOURN_INLINE F64x16 operator+(F64x16 a, F32x16 b) {
+  return {{_mm256_add_pd(a.v[0], _mm256_cvtps_pd(_mm256_castps256_ps128(b.lo))),
+           _mm256_add_pd(a.v[1], _mm256_cvtps_pd(_mm256_extractf128_ps(b.lo, 1))),
+           _mm256_add_pd(a.v[2], _mm256_cvtps_pd(_mm256_castps256_ps128(b.hi))),
+           _mm256_add_pd(a.v[3], _mm256_cvtps_pd(_mm256_extractf128_ps(b.hi, 1)))}};
+}
+SOJOURN_INLINE void store(double* p, F64x16 a) {
+  for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, a.v[i]);
+}
 
 }  // namespace
 }  // namespace sojourn

@@ -44,6 +44,8 @@ SOJOURN_INLINE F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}
 SOJOURN_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
 }
+// Bit i: a < b in lane i.
+SOJOURN_INLINE std::uint32_t less_bits(F32x16 a, F32x16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 SOJOURN_INLINE F32x16 absolute(F32x16 a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
   return {_mm512_or_ps(magnitude.v, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign.v))};
@@ -52,6 +54,21 @@ SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
 SOJOURN_INLINE F32x16 power_of_two(F32x16 a) {
   const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(a.v), 23);
   return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
+}
+
+// Sixteen doubles, to add floats to.
+struct F64x16 {
+  __m512d lo, hi;
+};
+
+SOJOURN_INLINE F64x16 zero_doubles() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+SOJOURN_INLINE F64x16 operator+(F64x16 a, F32x16 b) {
+  return {_mm512_add_pd(a.lo, _mm512_cvtps_pd(_mm512_castps512_ps256(b.v))),
+          _mm512_add_pd(a.hi, _mm512_cvtps_pd(_mm512_extractf32x8_ps(b.v, 1)))};
+}
+SOJOURN_INLINE void store(double* p, F64x16 a) {
+  _mm512_storeu_pd(p, a.lo);
+  _mm512_storeu_pd(p + 8, a.hi);
 }
 
 }  // namespace

@@ -111,12 +111,31 @@ SOJOURN_INLINE F32x16 min(F32x16 a, F32x16 b) {
 SOJOURN_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   SOJOURN_FOUR(floats(choose(less(a.v[i], b.v[i]), bits(x.v[i]), bits(y.v[i]))));
 }
+// Bit i: a < b in lane i.
+SOJOURN_INLINE std::uint32_t less_bits(F32x16 a, F32x16 b) {
+  std::uint32_t bits = 0;
+  for (std::uint32_t i = 0; i < 16; ++i) bits |= static_cast<std::uint32_t>(a.v[i / 4][i % 4] < b.v[i / 4][i % 4]) << i;
+  return bits;
+}
 SOJOURN_INLINE F32x16 absolute(F32x16 a) { SOJOURN_FOUR(floats(bits(a.v[i]) & 0x7fffffffu)); }
 SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
   SOJOURN_FOUR(floats(bits(magnitude.v[i]) | (bits(sign.v[i]) & 0x80000000u)));
 }
 // 2^n for the integer n in the low bits of `a`, which is 1.5 * 2^23 + n.
 SOJOURN_INLINE F32x16 power_of_two(F32x16 a) { SOJOURN_FOUR(floats((bits(a.v[i]) << 23) + (127u << 23))); }
+
+// Sixteen doubles, to add floats to.
+typedef double D2 __attribute__((vector_size(16)));
+struct F64x16 {
+  D2 v[8];
+};
+
+SOJOURN_INLINE F64x16 zero_doubles() { return {}; }
+SOJOURN_INLINE F64x16 operator+(F64x16 a, F32x16 b) {
+  for (int i = 0; i < 8; ++i) a.v[i] += D2{b.v[i / 2][2 * (i % 2)], b.v[i / 2][2 * (i % 2) + 1]};
+  return a;
+}
+SOJOURN_INLINE void store(double* p, F64x16 a) { std::memcpy(p, &a, sizeof a); }
 
 #undef SOJOURN_FOUR
 

@@ -16,7 +16,9 @@ from sojourn.errors import StartupError
 from sojourn.executor.lowering import unsupported
 from sojourn.executor.memory_plan import MemoryPlan, plan_memory
 from sojourn.executor.model import Model
-from sojourn.executor.runner import Backend, ModelRunner
+from sojourn.executor.native_backend import NativeBackend
+from sojourn.executor.native_sampler import NativeSampler
+from sojourn.executor.runner import Backend, ModelRunner, TokenSampler
 from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
 from sojourn.records import EngineInfo
@@ -141,5 +143,12 @@ def _assemble(config: EngineConfig, backend: Backend, plan: MemoryPlan, info: En
         max_num_batched_tokens=config.scheduler.step_tokens,
         pace=StepPace(config.scheduler.max_step_stretch) if config.scheduler.max_num_batched_tokens is None else None,
     )
-    sampler = Sampler(info.vocab_size, config.scheduler.max_num_seqs, logprobs_mode=config.logprobs_mode)
+    sampler = _sampler(backend, info.vocab_size, config)
     return EngineCore(scheduler, ModelRunner(backend, sampler), info)
+
+
+def _sampler(backend: Backend, vocab_size: int, config: EngineConfig) -> TokenSampler:
+    max_num_seqs, mode = config.scheduler.max_num_seqs, config.logprobs_mode
+    if isinstance(backend, NativeBackend):
+        return NativeSampler(vocab_size, max_num_seqs, isa=backend.isa, pool=backend.pool, logprobs_mode=mode)
+    return Sampler(vocab_size, max_num_seqs, logprobs_mode=mode)

@@ -1,7 +1,8 @@
 """The exponential function that sampling uses, made of float32 additions and multiplications only.
 
-NumPy's own depends on the processor and its version; this one gives the same bits everywhere, so a native sampler can
-agree with the Python one and a seed gives the same tokens on every machine.
+NumPy's own depends on the processor and its version; this one gives the same bits everywhere, so the native sampler
+(its twin is in native/src/isa/sampling_impl.h) agrees with the Python one, and a seed gives the same tokens on every
+machine.
 """
 
 from __future__ import annotations

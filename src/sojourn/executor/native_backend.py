@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sojourn.errors import StartupError
 from sojourn.executor.lowering import Lowering, unsupported
 from sojourn.graph import Graph
-from sojourn.native import Executor, isas
+from sojourn.native import Executor, ThreadPool, isas
 from sojourn.records import StepPlan
 from sojourn.weights.checkpoint import Checkpoint
 
@@ -58,6 +58,11 @@ class NativeBackend:
         self._hidden_width = graph.hidden.width
         self._vocab_size = graph.logits.width
         self._logits_stride = self._executor.padded_width(self._logits)
+
+    @property
+    def pool(self) -> ThreadPool:
+        """The worker threads, idle between calls."""
+        return self._executor.pool
 
     @property
     def weight_bytes(self) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sojourn.executor.logprobs import token_logprobs
-from sojourn.executor.sampler import Sampler
-from sojourn.records import StepPlan, StepResult, TokenLogprobs
+from sojourn.executor.sampler import Choice
+from sojourn.records import Admission, StepPlan, StepResult, TokenLogprobs
 
 HEAD_ROWS = 64  # prompt positions whose logits exist at once, since a row of a large vocabulary is a megabyte
 
@@ -31,10 +31,30 @@ class Backend(Protocol):
         ...
 
 
+class TokenSampler(Protocol):
+    """What turns logits into tokens: Sampler, or NativeSampler beside the native backend. They agree in every bit."""
+
+    def admit(self, admission: Admission) -> None: ...
+
+    def prompt_of(self, slot: int) -> tuple[list[int], int]: ...
+
+    def logprobs_of(
+        self, logits: NDArray[np.float32], token_ids: Sequence[int], count: int
+    ) -> list[TokenLogprobs | None]: ...
+
+    def wants_only_best(self, slots: NDArray[np.int32]) -> bool: ...
+
+    def take_best(
+        self, slots: NDArray[np.int32], token_ids: NDArray[np.int32], maxima: NDArray[np.float32]
+    ) -> Choice: ...
+
+    def sample(self, logits: NDArray[np.float32], slots: NDArray[np.int32], seq_lens: NDArray[np.int32]) -> Choice: ...
+
+
 class ModelRunner:
     """A backend with a sampler."""
 
-    def __init__(self, backend: Backend, sampler: Sampler) -> None:
+    def __init__(self, backend: Backend, sampler: TokenSampler) -> None:
         self.backend = backend
         self.sampler = sampler
 
@@ -82,6 +102,7 @@ class ModelRunner:
         """For each sequence that wants them: the entries of the prompt positions that this chunk predicts.
 
         Row a predicts position a + 1. Position 0 is predicted by nothing, so a prompt's first chunk begins with None.
+        A row without logprobs (its logits hold a NaN) makes its sequence one of the failed.
         """
         found: dict[int, list[TokenLogprobs | None]] = {}
         for index in np.flatnonzero(plan.prompt_logprobs & ~failed).tolist():
@@ -92,8 +113,10 @@ class ModelRunner:
             entries: list[TokenLogprobs | None] = [None] if start == 0 else []
             for offset in range(0, len(targets), HEAD_ROWS):
                 rows = hidden[first + offset : first + min(offset + HEAD_ROWS, len(targets))]
-                entries += token_logprobs(
-                    self.backend.logits(rows), targets[offset : offset + HEAD_ROWS], [count] * len(rows)
+                computed = self.sampler.logprobs_of(
+                    self.backend.logits(rows), targets[offset : offset + HEAD_ROWS], count
                 )
+                failed[index] |= None in computed
+                entries += computed
             found[index] = entries
         return found

@@ -1,7 +1,11 @@
-"""Turns rows of logits into tokens, for a whole batch at once. Owns the sampling state of every slot."""
+"""Turns rows of logits into tokens, for a whole batch at once, in NumPy. Owns the sampling state of every slot.
+
+The sampler of the backends without native code, and the slow twin of native_sampler.py: same tokens, same logprobs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.executor.exponential import exp_nonpositive
-from sojourn.executor.logprobs import sum_in_lanes, token_logprobs, top_ids
+from sojourn.executor.logprobs import RUN, sum_runs, token_logprobs, top_ids, total
 from sojourn.executor.philox import uniform
 from sojourn.executor.sampler_state import SlotState
 from sojourn.records import Admission, TokenLogprobs
@@ -23,7 +27,7 @@ class Choice:
 
     token_ids: NDArray[np.int32]  # -1 where failed
     failed: NDArray[np.bool_]
-    logprobs: list[TokenLogprobs | None]
+    logprobs: list[TokenLogprobs | None]  # None where not wanted or failed
 
 
 class Sampler:
@@ -45,18 +49,31 @@ class Sampler:
         self._raw = logprobs_mode == "raw"
         self._slots: list[SlotState | None] = [None] * max_num_seqs
         self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._inverse_temperature = np.zeros(max_num_seqs, np.float32)
         self._min_p = np.zeros(max_num_seqs, np.float32)
 
     def admit(self, admission: Admission) -> None:
         """A request takes a slot; whoever had it before is forgotten."""
-        self._slots[admission.slot] = SlotState(admission, self.vocab_size)
-        self._temperature[admission.slot] = admission.params.temperature
-        self._min_p[admission.slot] = admission.params.min_p
+        slot = admission.slot
+        self._slots[slot] = SlotState(admission, self.vocab_size)
+        self._temperature[slot] = admission.params.temperature
+        with np.errstate(
+            divide="ignore", over="ignore"
+        ):  # finite also for a subnormal temperature, whose inverse is not
+            inverse = np.float32(1.0) / self._temperature[slot]
+        self._inverse_temperature[slot] = min(inverse, np.finfo(np.float32).max)
+        self._min_p[slot] = admission.params.min_p
 
     def prompt_of(self, slot: int) -> tuple[list[int], int]:
         """The prompt of the request in a slot, and how many top logprobs it wants for each prompt position."""
         state = self._state(slot)
         return state.prompt_ids, state.params.prompt_logprobs or 0
+
+    def logprobs_of(
+        self, logits: NDArray[np.float32], token_ids: Sequence[int], count: int
+    ) -> list[TokenLogprobs | None]:
+        """Of one given token per row [R, vocab], beside the row's `count` best. None for a row that would fail."""
+        return token_logprobs(logits, token_ids, [count] * len(token_ids))
 
     def wants_only_best(self, slots: NDArray[np.int32]) -> bool:
         """True if every one of these requests takes the arg-max of unedited logits and shows no logprobs."""
@@ -92,6 +109,8 @@ class Sampler:
             for row, row_weights in zip(drawing.tolist(), weights, strict=True):
                 token_ids[row] = _draw(logits[row], row_weights, states[row], int(seq_lens[row]))
         logprobs = self._logprobs(logits[wanting] if shown is None else shown, wanting, states, token_ids)
+        for row in np.flatnonzero(failed).tolist():
+            logprobs[row] = None
         token_ids[failed] = -1
         for state, token_id in zip(states, token_ids.tolist(), strict=True):
             if token_id >= 0:
@@ -101,9 +120,9 @@ class Sampler:
     def _weights(
         self, logits: NDArray[np.float32], highest: NDArray[np.float32], slots: NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """exp((logit - highest) / temperature), the best token's being 1, with min_p applied. [R, vocab]."""
+        """exp((logit - highest) * (1 / temperature)), the best token's being 1, with min_p applied. [R, vocab]."""
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
-            scaled = (logits - highest[:, None]) / self._temperature[slots][:, None]
+            scaled = (logits - highest[:, None]) * self._inverse_temperature[slots][:, None]
         weights = exp_nonpositive(scaled)
         weights[weights < self._min_p[slots][:, None]] = 0.0
         return weights
@@ -130,32 +149,47 @@ class Sampler:
 def _draw(logits: NDArray[np.float32], weights: NDArray[np.float32], state: SlotState, position: int) -> int:
     """The token of one row at which the cumulative weight passes the number drawn for (seed, position).
 
-    `weights` [vocab] are unnormalised probabilities. Without top_k and top_p they are summed by ascending id, otherwise
-    by descending logit.
+    `weights` [vocab] are unnormalised probabilities. They are accumulated by descending logit where top_k or top_p
+    made that order necessary, otherwise by ascending id: run by run, then inside the run where the number lies.
     """
-    params = state.params
+    params, random = state.params, uniform(state.seed, position)
     ids: NDArray[np.int64] | None = None
     if 0 < params.top_k < len(weights):
         ids = top_ids(logits, params.top_k)
     if params.top_p < 1.0:
         ids = _nucleus(logits, weights, ids, params.top_p)
-    cumulative = np.cumsum(weights if ids is None else weights[ids], dtype=np.float64)
-    # side="right": the first entry above the target, which is never one of weight 0.
-    target = uniform(state.seed, position) * cumulative[-1]
+    if ids is not None:
+        cumulative = _accumulate(weights[ids])
+        return int(ids[_first_above(cumulative, random * cumulative[-1])])
+    cumulative = np.cumsum(sum_runs(weights))
+    target = random * cumulative[-1]
+    run = _first_above(cumulative, target)
+    before = cumulative[run - 1] if run else np.float64(0.0)
+    return run * RUN + _first_above(_accumulate(weights[run * RUN : (run + 1) * RUN]), target - before)
+
+
+def _accumulate(weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    return np.cumsum(weights, dtype=np.float64)
+
+
+def _first_above(cumulative: NDArray[np.float64], target: np.float64) -> int:
+    """The first entry above the target, or, if rounding left none, the first that reaches the end.
+
+    So never an entry of weight 0.
+    """
     index = int(np.searchsorted(cumulative, target, side="right"))
-    index = min(index, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
-    return index if ids is None else int(ids[index])
+    return min(index, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
 
 
 def _nucleus(
     logits: NDArray[np.float32], weights: NDArray[np.float32], ids: NDArray[np.int64] | None, top_p: float
 ) -> NDArray[np.int64]:
     """The fewest most likely tokens that hold a share of top_p of the weight of `ids` (None: of all); at least one."""
-    wanted = top_p * sum_in_lanes(weights if ids is None else weights[ids])
+    wanted = top_p * total(weights if ids is None else weights[ids])
     count = FIRST_CANDIDATES
     while True:
         candidates = top_ids(logits, count) if ids is None else ids
-        cumulative = np.cumsum(weights[candidates], dtype=np.float64)
+        cumulative = _accumulate(weights[candidates])
         if ids is not None or cumulative[-1] >= wanted or count >= len(weights):
             return candidates[: 1 + int(np.searchsorted(cumulative[:-1], wanted, side="left"))]
         count *= 8

@@ -57,11 +57,75 @@ class Executor:
         self, hidden: NDArray[np.float32], result: int, ids: NDArray[np.int32], maxima: NDArray[np.float32]
     ) -> None: ...
     @property
+    def pool(self) -> ThreadPool:
+        """Its workers, idle between calls."""
+    @property
     def matrix_bytes(self) -> int: ...
     @property
     def arena_bytes(self) -> int: ...
     @property
     def kv_bytes(self) -> int: ...
+
+# The sampler (module_sampler.cpp).
+class ThreadPool:
+    def __init__(self, threads: int) -> None: ...
+
+class SamplingRequest:
+    """What one request asks of the sampler; see sojourn/sampler.h."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    min_tokens: int
+    logprobs: bool
+    top_logprobs: int
+    seed: int
+    restricted: bool
+    allowed_ids: list[int]
+    end_ids: list[int]
+    bias_ids: list[int]
+    biases: list[float]
+    banned: list[list[int]]
+    prompt_ids: list[int]
+    output_ids: list[int]
+    @property
+    def edits_logits(self) -> bool: ...
+
+class LogprobRows:
+    """Arrays that the sampler fills, one entry or row per row of logits."""
+
+    def __init__(
+        self,
+        valid: NDArray[np.bool_],
+        totals: NDArray[np.float64],
+        highest: NDArray[np.float32],
+        logits: NDArray[np.float32],
+        ranks: NDArray[np.int64],
+        top_ids: NDArray[np.int32],
+        top_logits: NDArray[np.float32],
+    ) -> None: ...
+
+class Sampler:
+    """IndexError: a slot or token id that doesn't exist, a slot without a request or with two rows."""
+
+    def __init__(self, isa: str, vocab_size: int, slots: int, raw: bool) -> None: ...
+    def admit(self, slot: int, request: SamplingRequest) -> None: ...
+    def sample(
+        self,
+        pool: ThreadPool,
+        logits: NDArray[np.float32],
+        slots: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        token_ids: NDArray[np.int32],
+        logprobs: LogprobRows,
+    ) -> None: ...
+    def logprobs_of(
+        self, pool: ThreadPool, logits: NDArray[np.float32], token_ids: NDArray[np.int32], logprobs: LogprobRows
+    ) -> None: ...
 
 # Matrix products (module_matmul.cpp).
 def quantize_rows(
