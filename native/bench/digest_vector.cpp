@@ -111,6 +111,7 @@ int main(int argc, char** argv) {
   element_wise(kernels, numbers);
   attention(kernels, {6, 2, 64, 32, 0.125f, 0, 0.0f, KVType::F16}, "attention f16", numbers);
   attention(kernels, {8, 2, 80, 48, 0.1f, 0, 0.0f, KVType::F32}, "attention f32", numbers);
+  attention(kernels, {6, 2, 80, 32, 0.1f, 0, 0.0f, KVType::Int8}, "attention int8", numbers);
   attention(kernels, {4, 1, 256, 16, 0.1f, 70, 0.0f, KVType::F16}, "window", numbers);
   attention(kernels, {4, 1, 128, 32, 0.1f, 0, 5.0f, KVType::F16}, "softcap", numbers);
 }

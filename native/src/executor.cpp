@@ -76,10 +76,13 @@ int Executor::add_rotation(const double* inverse_frequencies, std::int64_t half,
   return static_cast<int>(rotations_.size()) - 1;
 }
 
-int Executor::add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks) {
+int Executor::add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks, const float* key_center) {
   const std::size_t bytes = kv_block_bytes(shape) * static_cast<std::size_t>(num_blocks);
   const auto count = static_cast<std::int64_t>(bytes);
-  kv_layers_.push_back({shape, allocate<std::uint8_t>(count), allocate<std::uint8_t>(count), 2 * bytes});
+  std::vector<float> center;
+  if (key_center != nullptr) center.assign(key_center, key_center + shape.num_kv_heads * shape.head_dim);
+  kv_layers_.push_back(
+      {shape, allocate<std::uint8_t>(count), allocate<std::uint8_t>(count), 2 * bytes, std::move(center)});
   return static_cast<int>(kv_layers_.size()) - 1;
 }
 

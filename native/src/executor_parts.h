@@ -102,7 +102,8 @@ struct Executor::KV {
   AttentionShape shape;
   Array<std::uint8_t> keys, values;
   std::size_t bytes;
-  KVLayer layer() const { return {keys.get(), values.get()}; }
+  std::vector<float> key_center;  // empty: none
+  KVLayer layer() const { return {keys.get(), values.get(), key_center.empty() ? nullptr : key_center.data()}; }
 };
 
 enum class OpKind { Rotations, Embed, RmsNorm, Quantize, Rope, WriteKV, Glu, Add, Scale, Softcap, Matmul, Attention };

@@ -124,14 +124,18 @@ void bind_executor(nb::module_& m) {
              return m.executor.add_rotation(f.data(), static_cast<std::int64_t>(f.size()), scale);
            })
       .def("add_kv_layer", [](Model& m, std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-                              std::int64_t block_size, float scale, std::int64_t window, float softcap, bool half,
-                              std::int64_t num_blocks) {
+                              std::int64_t block_size, float scale, std::int64_t window, float softcap, const std::string& type,
+                              std::int64_t num_blocks, const Floats& key_center) {
              if (num_kv_heads < 1 || num_heads % num_kv_heads != 0 || head_dim % 16 != 0 || block_size % 16 != 0)
                throw std::invalid_argument("attention needs a multiple of 16 as head_dim and block_size, and whole groups of heads");
-             const auto type = half ? sojourn::KVType::F16 : sojourn::KVType::F32;
-             return m.executor.add_kv_layer({num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, type}, num_blocks);
+             const bool centered = key_center.size() > 0;
+             if (centered && (static_cast<std::int64_t>(key_center.size()) != num_kv_heads * head_dim || softcap > 0.0f))
+               throw std::invalid_argument("a key centre is as long as a token's keys, and a soft cap forbids it");
+             return m.executor.add_kv_layer({num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, kv_type_of(type)},
+                                            num_blocks, centered ? key_center.data() : nullptr);
            }, nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("block_size"), nb::arg("scale"),
-           nb::arg("window"), nb::arg("softcap"), nb::arg("half"), nb::arg("num_blocks"))
+           nb::arg("window"), nb::arg("softcap"), nb::arg("kv_type"), nb::arg("num_blocks"),
+           nb::arg("key_center").noconvert())
       .def("embed", &embed, nb::arg("out"), nb::arg("format"), nb::arg("data").noconvert(), nb::arg("rows"), nb::arg("k"), nb::arg("scale"))
       .def("rms_norm", [](Model& m, int x, int out, int weight, std::int64_t group, float eps, float offset) {
              m.executor.rms_norm(x, out, weight, group, eps, offset);

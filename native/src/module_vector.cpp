@@ -41,11 +41,6 @@ std::int64_t length(const Array& array, std::size_t axis) {
 
 const sojourn::VectorKernels& kernels(const std::string& name) { return sojourn::vector_kernels(isa_of(name)); }
 
-sojourn::KVType kv_type(const std::string& name) {
-  require(name == "f16" || name == "f32", "a KV type is f16 or f32");
-  return name == "f16" ? sojourn::KVType::F16 : sojourn::KVType::F32;
-}
-
 AttentionShape make_shape(std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
                           std::int64_t block_size, float scale, std::int64_t window, float softcap,
                           const std::string& type) {
@@ -53,7 +48,7 @@ AttentionShape make_shape(std::int64_t num_heads, std::int64_t num_kv_heads, std
           "query heads must be a multiple of KV heads");
   require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= sojourn::kMaxHeadDim, "head_dim must be a multiple of 16");
   require(block_size > 0 && block_size % 16 == 0, "block_size must be a multiple of 16");
-  return {num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, kv_type(type)};
+  return {num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, kv_type_of(type)};
 }
 
 void rms_norm(const std::string& isa, const ConstMatrix& x, const ConstFloats& weight, float eps, float offset,
@@ -106,13 +101,16 @@ class PagedKV {
  public:
   PagedKV(const std::string& isa, std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
           std::int64_t block_size, float scale, std::int64_t window, float softcap, const std::string& type, Bytes keys,
-          Bytes values)
+          Bytes values, ConstFloats key_center)
       : kernels_(kernels(isa)),
         shape_(make_shape(num_heads, num_kv_heads, head_dim, block_size, scale, window, softcap, type)),
         keys_(std::move(keys)),
         values_(std::move(values)),
+        key_center_(std::move(key_center)),
         num_blocks_(static_cast<std::int64_t>(keys_.size() / sojourn::kv_block_bytes(shape_))) {
     require(keys_.size() == values_.size(), "keys and values must have one size");
+    require(key_center_.size() == 0 || length(key_center_, 0) == num_kv_heads * head_dim,
+            "a key centre is as long as a token's keys");
   }
 
   // k, v [tokens, num_kv_heads * head_dim] of the positions `first` onward.
@@ -153,7 +151,9 @@ class PagedKV {
   }
 
  private:
-  sojourn::KVLayer layer() const { return {keys_.data(), values_.data()}; }
+  sojourn::KVLayer layer() const {
+    return {keys_.data(), values_.data(), key_center_.size() > 0 ? key_center_.data() : nullptr};
+  }
 
   // Every block that holds one of the positions [first, last) must exist.
   void check_blocks(const ConstInts& block_table, std::int64_t first, std::int64_t last) const {
@@ -193,6 +193,7 @@ class PagedKV {
   const sojourn::VectorKernels& kernels_;
   AttentionShape shape_;
   Bytes keys_, values_;
+  ConstFloats key_center_;
   std::int64_t num_blocks_;
 };
 
@@ -202,6 +203,13 @@ std::size_t kv_block_bytes(std::int64_t num_kv_heads, std::int64_t head_dim, std
 }
 
 }  // namespace
+
+sojourn::KVType kv_type_of(const std::string& name) {
+  if (name == "f16") return sojourn::KVType::F16;
+  if (name == "f32") return sojourn::KVType::F32;
+  if (name == "int8") return sojourn::KVType::Int8;
+  throw std::invalid_argument("a KV type is f16, f32 or int8, not " + name);
+}
 
 void bind_vector(nb::module_& m) {
   // noconvert: a converted output would be a copy, filled and thrown away; a converted input would hide a mistake.
@@ -219,10 +227,10 @@ void bind_vector(nb::module_& m) {
         nb::arg("kv_type"));
   nb::class_<PagedKV>(m, "PagedKV")
       .def(nb::init<const std::string&, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float, std::int64_t,
-                    float, const std::string&, Bytes, Bytes>(),
+                    float, const std::string&, Bytes, Bytes, ConstFloats>(),
            nb::arg("isa"), nb::arg("num_heads"), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("block_size"),
            nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("kv_type"), nb::arg("keys").noconvert(),
-           nb::arg("values").noconvert())
+           nb::arg("values").noconvert(), nb::arg("key_center").noconvert())
       .def("write", &PagedKV::write, nb::arg("block_table").noconvert(), nb::arg("first"), nb::arg("k").noconvert(),
            nb::arg("v").noconvert())
       .def("attend", &PagedKV::attend, nb::arg("block_table").noconvert(), nb::arg("positions").noconvert(),

@@ -7,8 +7,14 @@
 namespace sojourn {
 
 std::size_t kv_block_bytes(const AttentionShape& shape) {
-  const std::size_t element = shape.kv_type == KVType::F16 ? 2 : 4;
-  return element * static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim * shape.block_size);
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  std::size_t row = 0;
+  switch (shape.kv_type) {
+    case KVType::F16: row = 2 * dim; break;
+    case KVType::F32: row = 4 * dim; break;
+    case KVType::Int8: row = dim + sizeof(float); break;
+  }
+  return row * static_cast<std::size_t>(shape.num_kv_heads * shape.block_size);
 }
 
 const VectorKernels& vector_kernels(Isa isa) {

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from sojourn.errors import StartupError
 
 DEFAULT_STEP_TOKENS = 512
+KV_CACHE_DTYPES = ("auto", "f16", "f32", "int8")
 
 
 def option(default: Any, help: str, *, at_least: float | None = None) -> Any:
@@ -56,11 +57,18 @@ class CacheConfig:
     block_size: int = option(32, "Tokens in one KV block.", at_least=1)
     kv_cache_memory: str = option("auto", "Memory for KV blocks: auto, 2GiB, or a share of what is free (30%).")
     num_kv_blocks: int | None = option(None, "Exact number of KV blocks; overrides --kv-cache-memory.", at_least=1)
-    kv_cache_dtype: str = option("auto", "Element type of the KV cache: f16 or f32. Default: the backend's own.")
+    kv_cache_dtype: str = option(
+        "auto", "What K and V are stored in: f16, f32, or int8 in half the memory. Default: the backend's own."
+    )
     enable_prefix_caching: bool = option(True, "Reuse the KV blocks of prompts that begin alike.")
 
     def __post_init__(self) -> None:
         _check_bounds(self)
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            instead = " fp8 is not supported; int8 takes as little memory." if "fp8" in self.kv_cache_dtype else ""
+            raise StartupError(
+                f"--kv-cache-dtype {self.kv_cache_dtype!r} is none of {', '.join(KV_CACHE_DTYPES)}.{instead}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

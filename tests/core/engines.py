@@ -43,6 +43,7 @@ def make_engine(
         num_kv_blocks=num_blocks,
         block_size=block_size,
         kv_bytes=0,
+        kv_dtype="f16",
         weight_bytes=0,
         backend="scripted",
         threads=1,

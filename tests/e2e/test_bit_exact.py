@@ -1,7 +1,7 @@
 """One hash over tokens and logprobs, whatever else is computed beside them: the third promise.
 
 64 prompts, greedy and seeded: alone; all at once in shuffled order; chunks of 16 and 4096; cold and warm cache; a pool
-so small that requests are preempted; one, two and four threads.
+so small that requests are preempted; one, two and four threads. The same with K and V in int8, which has its own hash.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def model() -> Model:
     return Model.from_pretrained("smollm2:135m")
 
 
-def engine(model: Model, **options: Any) -> LLMEngine:
-    return LLMEngine(model, **{"max_num_seqs": 64, "cache": CacheConfig(num_kv_blocks=800), **options})
+def engine(model: Model, kv_dtype: str, *, cache: dict[str, Any] | None = None, **options: Any) -> LLMEngine:
+    laid_out = CacheConfig(kv_cache_dtype=kv_dtype, **{"num_kv_blocks": 800, **(cache or {})})
+    return LLMEngine(model, **{"max_num_seqs": 64, "cache": laid_out, **options})
 
 
 def digests(made: LLMEngine, order: list[int], *, together: bool = True) -> dict[int, str]:
@@ -63,9 +64,14 @@ def _drain(made: LLMEngine, names: dict[str, int], hashes: dict[int, Any]) -> No
                 hashes[names[delta.request_id]].update(packed + struct.pack("<3i", *entry.top_ids))
 
 
+@pytest.fixture(scope="module", params=["f16", "int8"])
+def kv_dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def alone(model: Model) -> dict[int, str]:
-    made = engine(model, cache=CacheConfig(num_kv_blocks=64, enable_prefix_caching=False))
+def alone(model: Model, kv_dtype: str) -> dict[int, str]:
+    made = engine(model, kv_dtype, cache={"num_kv_blocks": 64, "enable_prefix_caching": False})
     found = digests(made, list(range(NUM_PROMPTS)), together=False)
     assert len(set(found.values())) == NUM_PROMPTS
     return found
@@ -85,22 +91,24 @@ def shuffled(seed: int) -> list[int]:
         {"max_num_batched_tokens": 16, "max_num_seqs": 16},
         {"threads": 1},
         {"threads": 4},
-        {"cache": CacheConfig(num_kv_blocks=800, block_size=64)},
+        {"cache": {"block_size": 64}},
     ],
     ids=str,
 )
-def test_b68_batches_chunks_and_threads(model: Model, alone: dict[int, str], options: dict[str, Any]) -> None:
-    assert digests(engine(model, **options), shuffled(1)) == alone
+def test_b68_batches_chunks_and_threads(
+    model: Model, kv_dtype: str, alone: dict[int, str], options: dict[str, Any]
+) -> None:
+    assert digests(engine(model, kv_dtype, **options), shuffled(1)) == alone
 
 
-def test_b68_cold_and_warm(model: Model, alone: dict[int, str]) -> None:
-    made = engine(model)
+def test_b68_cold_and_warm(model: Model, kv_dtype: str, alone: dict[int, str]) -> None:
+    made = engine(model, kv_dtype)
     for seed in (2, 3):
         assert digests(made, shuffled(seed)) == alone
     assert made.core.stats().cached_tokens > 5000
 
 
-def test_b68_preempted(model: Model, alone: dict[int, str]) -> None:
-    made = engine(model, cache=CacheConfig(num_kv_blocks=80, block_size=16))
+def test_b68_preempted(model: Model, kv_dtype: str, alone: dict[int, str]) -> None:
+    made = engine(model, kv_dtype, cache={"num_kv_blocks": 80, "block_size": 16})
     assert digests(made, shuffled(4)) == alone
     assert made.core.stats().num_preemptions > 0

@@ -23,8 +23,8 @@ BLOCKS = 64
 SMALL_GAP = 2e-2  # logits of the micro models, BF16 weights in FP32 arithmetic, K and V in float32
 
 
-def backend(model: Model, *, threads: int = 2, half_kv: bool = True, max_rows: int = 256) -> NativeBackend:
-    return model.native_backend(BLOCKS, BLOCK, max_rows=max_rows, threads=threads, half_kv=half_kv)
+def backend(model: Model, *, threads: int = 2, kv_dtype: str = "f16", max_rows: int = 256) -> NativeBackend:
+    return model.native_backend(BLOCKS, BLOCK, max_rows=max_rows, threads=threads, kv_dtype=kv_dtype)
 
 
 def whole(executor: NativeBackend, ids: list[int]) -> NDArray[np.float32]:
@@ -38,9 +38,14 @@ def smollm2() -> Model:
     return Model.from_pretrained("smollm2:135m")
 
 
+@pytest.fixture(scope="module", params=["f16", "int8"])
+def kv_dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def twin(smollm2: Model) -> NativeBackend:
-    return backend(smollm2)
+def twin(smollm2: Model, kv_dtype: str) -> NativeBackend:
+    return backend(smollm2, kv_dtype=kv_dtype)
 
 
 @pytest.mark.parametrize("isa", isas())
@@ -52,7 +57,7 @@ def test_micro_models_agree_with_the_goldens(
     monkeypatch.setenv("SOJOURN_ISA", isa)
     model = Model.from_pretrained(str(write_directory(case, tmp_path / "model")))
     expected = golden(case)
-    executor = backend(model, half_kv=False)
+    executor = backend(model, kv_dtype="f32")
     assert executor.isa == isa
     found = whole(executor, expected["prompt"].tolist())[expected["positions"]]
     assert np.abs(found - expected["logits"]).max() < 1e-3
@@ -72,16 +77,42 @@ def test_a_graph_without_native_kernels_says_why(smollm2: Model, tmp_path: Path)
     assert unsupported(smollm2.graph, BLOCK) is None
 
 
-def test_quantized_weights_stay_close_to_the_reference(smollm2: Model, twin: NativeBackend) -> None:
-    """Activations in int8 move the logits a little: mean KL of the next-token distributions, as llama.cpp is judged."""
-    ids = [int(i) for i in np.random.default_rng(3).integers(100, 40_000, 40)] + list(range(1000, 1060))
-    reference = smollm2.reference_backend(BLOCKS, BLOCK)
-    exact = reference.logits(reference.forward(make_plan([(ids, 0)], np.arange(BLOCKS)[None, :]))).astype(np.float64)
-    found = whole(twin, ids).astype(np.float64)
-    p, q = (x - x.max(1, keepdims=True) for x in (exact, found))
+def divergence(exact: NDArray[np.float32], found: NDArray[np.float32]) -> NDArray[np.float64]:
+    """KL of the next-token distributions, by row."""
+    p, q = (x.astype(np.float64) - x.max(1, keepdims=True) for x in (exact, found))
     p, q = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (p, q))
-    divergence = (np.exp(p) * (p - q)).sum(1)
-    assert divergence.mean() < 0.01
+    by_row: NDArray[np.float64] = (np.exp(p) * (p - q)).sum(1)
+    return by_row
+
+
+def reference_logits(model: Model, ids: list[int], kv_dtype: str) -> NDArray[np.float32]:
+    reference = model.reference_backend(BLOCKS, BLOCK, kv_dtype=kv_dtype)
+    return reference.logits(reference.forward(make_plan([(ids, 0)], np.arange(BLOCKS)[None, :])))
+
+
+def test_quantized_weights_stay_close_to_the_reference(smollm2: Model, twin: NativeBackend) -> None:
+    """Activations in int8 move the logits a little: mean KL, as llama.cpp is judged."""
+    ids = [int(i) for i in np.random.default_rng(3).integers(100, 40_000, 40)] + list(range(1000, 1060))
+    assert divergence(reference_logits(smollm2, ids, "f32"), whole(twin, ids)).mean() < 0.01
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [("llama", {}), ("mistral", {}), ("qwen2", {}), ("qwen2", {"rope_theta": 1e9}), ("qwen3", {}), ("gemma3", {})],
+    ids=str,
+)
+def test_int8_kv_agrees_with_the_reference_in_int8(
+    case: str, changes: dict[str, float], isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of both are the same codes up to float rounding before they are coded, so no code is far off."""
+    monkeypatch.setenv("SOJOURN_ISA", isa)
+    model = Model.from_pretrained(str(write_directory(case, tmp_path / "model", **changes)))
+    ids = golden(case)["prompt"].tolist()
+    found = whole(backend(model, kv_dtype="int8"), ids)
+    coded, exact = (reference_logits(model, ids, kv_dtype) for kv_dtype in ("int8", "f32"))
+    assert np.abs(found - coded).max() < SMALL_GAP
+    assert divergence(coded, found).mean() < 0.1 * divergence(exact, found).mean()
 
 
 def test_the_fused_arg_max_is_that_of_the_logits(twin: NativeBackend) -> None:
@@ -103,9 +134,9 @@ def test_b41_a_nan_stays_in_its_row(twin: NativeBackend) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3, 4])
-def test_the_number_of_threads_changes_no_bit(smollm2: Model, twin: NativeBackend, threads: int) -> None:
+def test_the_number_of_threads_changes_no_bit(smollm2: Model, twin: NativeBackend, kv_dtype: str, threads: int) -> None:
     ids = list(range(500, 640))
-    assert whole(backend(smollm2, threads=threads), ids).tobytes() == whole(twin, ids).tobytes()
+    assert whole(backend(smollm2, threads=threads, kv_dtype=kv_dtype), ids).tobytes() == whole(twin, ids).tobytes()
 
 
 @settings(max_examples=12, deadline=None)

@@ -22,8 +22,8 @@ VOCAB_SIZE = 1000
 
 INFO = EngineInfo(
     model="fake", architecture="fake", quantization="none", num_parameters=0, vocab_size=VOCAB_SIZE, max_model_len=128,
-    max_model_len_reason="fake", num_kv_blocks=8, block_size=16, kv_bytes=0, weight_bytes=0, backend="fake", threads=1,
-    isa="none", load_seconds=0.0,
+    max_model_len_reason="fake", num_kv_blocks=8, block_size=16, kv_bytes=0, kv_dtype="f16", weight_bytes=0,
+    backend="fake", threads=1, isa="none", load_seconds=0.0,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from sojourn.graph import kv_codes
 from sojourn.native import isas, vector_ops
 from sojourn.native.vector_ops import AttentionShape, PagedKV
 
@@ -144,11 +145,18 @@ def test_a_name_or_shape_that_does_not_fit_is_refused() -> None:
 # Attention
 
 
+def coded(rows: Array) -> Array:
+    return kv_codes.decode(*kv_codes.encode(rows))
+
+
 def attention_twin(shape: AttentionShape, q: Array, k: Array, v: Array, positions: NDArray[np.int64]) -> Double:
     """q [rows, heads * dim], k and v [context, kv_heads * dim] in float64 after rounding to the storage type."""
-    stored = np.float16 if shape.kv_type == "f16" else np.float32
-    keys = k.astype(stored).astype(np.float64).reshape(len(k), shape.num_kv_heads, -1)
-    values = v.astype(stored).astype(np.float64).reshape(len(v), shape.num_kv_heads, -1)
+    keys, values = (rows.reshape(len(rows), shape.num_kv_heads, -1) for rows in (k, v))
+    if shape.kv_type == "int8":
+        keys, values = kv_codes.hadamard(coded(kv_codes.hadamard(keys))), coded(values)
+    elif shape.kv_type == "f16":
+        keys, values = keys.astype(np.float16), values.astype(np.float16)
+    keys, values = keys.astype(np.float64), values.astype(np.float64)
     out = np.empty((len(q), shape.num_heads, shape.head_dim))
     for row, position in enumerate(positions):
         first = max(0, position - shape.window + 1) if shape.window else 0
@@ -198,7 +206,7 @@ SHAPES = [(9, 3, 64), (14, 2, 64), (4, 1, 256), (4, 4, 128), (8, 1, 80), (16, 1,
 
 @every_isa
 @pytest.mark.parametrize("heads", SHAPES)
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "int8"])
 @pytest.mark.parametrize("block_size", [16, 32, 48, 512])
 def test_prefill_attention(isa: str, heads: tuple[int, int, int], kv_type: str, block_size: int) -> None:
     case = Case(shape_of(*heads, kv_type=kv_type, block_size=block_size), 41)
@@ -208,8 +216,9 @@ def test_prefill_attention(isa: str, heads: tuple[int, int, int], kv_type: str, 
 @every_isa
 @pytest.mark.parametrize("heads", SHAPES)
 @pytest.mark.parametrize("context", [1, 15, 16, 17, 255, 256, 257, 600])
-def test_decode_attention(isa: str, heads: tuple[int, int, int], context: int) -> None:
-    Case(shape_of(*heads), context).check(isa, np.array([context - 1]))
+@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+def test_decode_attention(isa: str, heads: tuple[int, int, int], context: int, kv_type: str) -> None:
+    Case(shape_of(*heads, kv_type=kv_type), context).check(isa, np.array([context - 1]))
 
 
 @every_isa
@@ -236,7 +245,7 @@ def test_blocks_before_the_window_may_be_gone(isa: str) -> None:
 
 
 @every_isa
-@pytest.mark.parametrize("options", [{}, {"window": 70}, {"softcap": 20.0}, {"kv_type": "f32"}])
+@pytest.mark.parametrize("options", [{}, {"window": 70}, {"softcap": 20.0}, {"kv_type": "f32"}, {"kv_type": "int8"}])
 def test_a_query_does_not_depend_on_the_company_in_its_item(isa: str, options: dict[str, object]) -> None:
     case = Case(shape_of(6, 2, 64, **options), 530)
     positions = np.r_[0, 1, 14:19, 60, 100, 250:260, 400, 510:515, 529]
@@ -248,7 +257,7 @@ def test_a_query_does_not_depend_on_the_company_in_its_item(isa: str, options: d
 
 
 @every_isa
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "int8"])
 def test_later_positions_may_hold_anything(isa: str, kv_type: str) -> None:
     case = Case(shape_of(3, 1, 64, kv_type=kv_type), 300)
     whole = case.storage(isa).attend(case.table, np.arange(300), case.q)
@@ -259,8 +268,9 @@ def test_later_positions_may_hold_anything(isa: str, kv_type: str) -> None:
 
 
 @every_isa
-def test_a_poisoned_token_reaches_only_those_that_see_it(isa: str) -> None:
-    case = Case(shape_of(3, 1, 64, window=20), 60)
+@pytest.mark.parametrize("kv_type", ["f16", "int8"])
+def test_a_poisoned_token_reaches_only_those_that_see_it(isa: str, kv_type: str) -> None:
+    case = Case(shape_of(3, 1, 64, window=20, kv_type=kv_type), 60)
     clean = case.storage(isa).attend(case.table, np.arange(60), case.q)
     case.k[30], case.v[30] = np.nan, np.inf
     poisoned = case.storage(isa).attend(case.table, np.arange(60), case.q)
@@ -345,7 +355,7 @@ def test_attention_of_any_shape(data: st.DataObject) -> None:
         block_size=16 * data.draw(st.integers(1, 5)),
         window=data.draw(st.sampled_from([0, 0, 1, 5, 33, 256, 290])),
         softcap=data.draw(st.sampled_from([0.0, 0.0, 5.0])),
-        kv_type=data.draw(st.sampled_from(["f16", "f32"])),
+        kv_type=data.draw(st.sampled_from(["f16", "f32", "int8"])),
     )
     case = Case(shape, data.draw(st.integers(1, 330)), seed=data.draw(st.integers(0, 100)))
     positions = np.array(data.draw(st.lists(st.integers(0, case.context - 1), min_size=1, max_size=6)))

@@ -71,6 +71,7 @@ INFO = EngineInfo(
     num_kv_blocks=8,
     block_size=32,
     kv_bytes=1,
+    kv_dtype="f16",
     weight_bytes=1,
     backend="scripted",
     threads=1,

@@ -60,7 +60,8 @@ class Executor {
   int add_matrix(std::shared_ptr<const PackedMatrix> matrix);
   int add_vector(const float* values, std::int64_t count);  // copied
   int add_rotation(const double* inverse_frequencies, std::int64_t half, float scale);  // copied
-  int add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks);
+  // `key_center` as in KVLayer, copied; may be null.
+  int add_kv_layer(const AttentionShape& shape, std::int64_t num_blocks, const float* key_center = nullptr);
 
   void embed(BufferId out, const StoredRows& table, float scale);
   void rms_norm(BufferId x, BufferId out, int weight, std::int64_t group, float eps, float offset);

@@ -9,7 +9,8 @@
 namespace sojourn {
 
 enum class Activation : std::int32_t { Silu, GeluTanh };
-enum class KVType : std::int32_t { F16, F32 };
+// Int8: a row of one token and head is 8-bit codes and one float that they are multiples of.
+enum class KVType : std::int32_t { F16, F32, Int8 };
 
 // Positions [first, last) of one sequence's context are attended in chunks that begin at multiples of this.
 inline constexpr std::int64_t kAttentionChunk = 256;
@@ -30,6 +31,7 @@ struct AttentionShape {
 struct KVLayer {
   void* keys;
   void* values;
+  const float* key_center = nullptr;  // Int8: what keys are coded relative to, [num_kv_heads * head_dim], null for zero
 };
 
 // Bytes of K (and as many of V) that one block of one layer takes.

@@ -1,11 +1,13 @@
 // Attention over paged K and V, written once on sixteen lanes. Included by vector_impl.h only.
 //
-// A block of one layer holds K as [kv_head][dim][token] and V as [kv_head][token][dim]. Scores have sixteen tokens in
+// A block of one layer holds K as [kv_head][dim][token] and V as [kv_head][token][dim], in int8 with the tokens' scales
+// [token] behind each head's codes (kv_codes_impl.h). Scores have sixteen tokens in
 // the lanes, outputs sixteen dimensions; either is one chain of fused multiply-adds (over ascending dimensions,
 // ascending tokens), so neither the tile nor the company a query is computed in changes its bits. A token that a query
 // does not see takes part in nothing: not in its maximum, not in its sum, not by a zero times whatever lies there.
 #pragma once
 
+#include "kv_codes_impl.h"
 #include "simd.h"
 #include "sojourn/vector_ops.h"
 
@@ -48,18 +50,36 @@ struct Span {
   std::int64_t first, last;  // last excluded
 };
 
+// Elements of type T that K or V of one KV head takes in a block.
+template <typename T>
+SOJOURN_INLINE std::int64_t head_size(const AttentionShape& shape) {
+  const std::int64_t scales = kCoded<T> ? sizeof(float) / sizeof(T) : 0;
+  return (shape.head_dim + scales) * shape.block_size;
+}
+
 // K or V of one KV head, element type T.
 template <typename T>
 struct Pages {
   const T* data;  // at the head's place in block 0
-  std::int64_t block_stride, block_size;
+  std::int64_t block_stride, block_size, head_dim;
   const std::int32_t* block_table;
+
+  Pages(const void* layer, const AttentionShape& shape, const AttentionItem& item)
+      : data(static_cast<const T*>(layer) + item.kv_head * head_size<T>(shape)),
+        block_stride(head_size<T>(shape) * shape.num_kv_heads),
+        block_size(shape.block_size),
+        head_dim(shape.head_dim),
+        block_table(item.block_table) {}
 
   SOJOURN_INLINE const T* block(std::int64_t position) const {
     return data + block_table[position / block_size] * block_stride;
   }
   // K only: the elements of dimension 0 from this token on.
   SOJOURN_INLINE const T* panel(std::int64_t position) const { return block(position) + position % block_size; }
+  // Codes only: what those of this token on are multiples of.
+  SOJOURN_INLINE const float* scales(std::int64_t position) const {
+    return reinterpret_cast<const float*>(block(position) + head_dim * block_size) + position % block_size;
+  }
 };
 
 // Of the item's queries, those that see anything, their vectors interleaved and scaled.
@@ -70,6 +90,20 @@ struct Work {
   float* partial[kQueryTile];
   alignas(64) float queries[kMaxHeadDim * kQueryTile];  // [head_dim][kQueryTile]
   alignas(64) float scores[kQueryTile * kScoreStride];  // [kQueryTile][kScoreStride]
+};
+
+// Of the chunk's tokens, where K and V are codes: a score is multiplied by its key's scale, a weight by its value's.
+struct Scales {
+  alignas(64) float keys[kAttentionChunk];
+  alignas(64) float values[kAttentionChunk];
+
+  template <typename T>
+  SOJOURN_INLINE void read(const Pages<T>& key_pages, const Pages<T>& value_pages, std::int64_t begin, Span span) {
+    for (std::int64_t at = span.first / kLanes * kLanes; at < span.last; at += kLanes) {
+      store(keys + at, load(key_pages.scales(begin + at)));
+      store(values + at, load(value_pages.scales(begin + at)));
+    }
+  }
 };
 
 void clear_partial(float* partial, std::int64_t head_dim) {
@@ -85,6 +119,7 @@ Span visible(const AttentionShape& shape, std::int64_t position, std::int64_t be
   return {first, last};
 }
 
+template <typename T>
 void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) {
   work.begin = item.chunk * kAttentionChunk;
   work.count = 0;
@@ -97,13 +132,14 @@ void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) 
     work.partial[at] = item.partial[i];
     for (std::int64_t d = 0; d < shape.head_dim; ++d) work.queries[d * kQueryTile + at] = item.q[i][d] * shape.scale;
   }
+  if (kCoded<T> && work.count > 0) hadamard(work.queries, shape.head_dim, kQueryTile);
 }
 
 // The cache lines wanted after those of a tile that is being computed, asked for meanwhile. They are fetched into the
 // second level: the first is too small to hold both. In K as in V, `block_size` elements on is the next line or lines.
 template <int kPanels, typename T>
 struct Ahead {
-  static constexpr int kStep = sizeof(T) == 2 ? 2 : 1;  // panels of two-byte elements share a line
+  static constexpr int kStep = sizeof(T) < 4 ? 2 : 1;  // panels that share a line, in a block of 32 tokens
   const T* line[(kPanels + kStep - 1) / kStep];
 
   SOJOURN_INLINE Ahead(const Pages<T>& pages, std::int64_t position) {
@@ -181,9 +217,12 @@ void score_rows(const Pages<T>& keys, const Pages<T>& values, std::int64_t head_
   if (kPanels > 1) score_tiles<kRows, 1>(keys, values, head_dim, begin, at, end, queries, scores);
 }
 
-// Turns one query's scores over its span into weights exp(score - maximum), zero beside the span.
-void weigh(const AttentionShape& shape, Span span, float* scores, float* partial) {
+// Turns one query's scores over its span into weights exp(score - maximum); what is beside the span must not be read.
+template <bool kScaled>
+void weigh(const AttentionShape& shape, Span span, const Scales& scales, float* scores, float* partial) {
   const std::int64_t begin = span.first / kLanes * kLanes, end = (span.last + kLanes - 1) / kLanes * kLanes;
+  if (kScaled)
+    for (std::int64_t i = begin; i < end; i += kLanes) store(scores + i, load(scores + i) * load(scales.keys + i));
   if (shape.softcap > 0.0f)
     for (std::int64_t i = begin; i < end; i += kLanes)
       store(scores + i, capped(load(scores + i), broadcast(shape.softcap)));
@@ -194,7 +233,7 @@ void weigh(const AttentionShape& shape, Span span, float* scores, float* partial
   const float maximum_score = maximum(largest);
   for (std::int64_t i = begin; i < end; i += kLanes) {
     const F32x16 weights = exp_nonpositive(load(scores + i) - broadcast(maximum_score));
-    store(scores + i, weights);
+    store(scores + i, kScaled ? weights * load(scales.values + i) : weights);
     total = total + weights;
   }
   partial[0] = maximum_score;
@@ -241,7 +280,7 @@ SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::in
     for (; weights < end; ++weights, values += head_dim, next += head_dim) {
       F32x16 v[kColumns];
 #pragma GCC unroll 8
-      for (int c = 0; c < kColumns; c += sizeof(T) == 2 ? 2 : 1) __builtin_prefetch(next + c * kLanes, 0, 2);
+      for (int c = 0; c < kColumns; c += 4 / sizeof(T)) __builtin_prefetch(next + c * kLanes, 0, 2);
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) v[c] = load(values + c * kLanes);
 #pragma GCC unroll 8
@@ -303,13 +342,9 @@ void mix(const Pages<T>& values, std::int64_t head_dim, Work& work) {
 template <typename T>
 void attend_pages(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
   Work work;
-  gather(shape, item, work);
+  gather<T>(shape, item, work);
   if (work.count == 0) return;
-  const std::int64_t head_size = shape.head_dim * shape.block_size, block_stride = head_size * shape.num_kv_heads;
-  const Pages<T> keys = {static_cast<const T*>(layer.keys) + item.kv_head * head_size, block_stride, shape.block_size,
-                         item.block_table};
-  const Pages<T> values = {static_cast<const T*>(layer.values) + item.kv_head * head_size, block_stride,
-                           shape.block_size, item.block_table};
+  const Pages<T> keys(layer.keys, shape, item), values(layer.values, shape, item);
   Span all = work.spans[0];
   for (std::int64_t i = 1; i < work.count; ++i) {
     if (work.spans[i].first < all.first) all.first = work.spans[i].first;
@@ -319,37 +354,54 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
     score_rows<decltype(n)::value>(keys, values, shape.head_dim, work.begin, all, work.queries + first,
                                    work.scores + first * kScoreStride);
   });
+  Scales scales;
+  if constexpr (kCoded<T>) scales.read(keys, values, work.begin, all);
   for (std::int64_t i = 0; i < work.count; ++i)
-    weigh(shape, work.spans[i], work.scores + i * kScoreStride, work.partial[i]);
+    weigh<kCoded<T>>(shape, work.spans[i], scales, work.scores + i * kScoreStride, work.partial[i]);
   mix(values, shape.head_dim, work);
 }
 
 void attend(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
-  if (shape.kv_type == KVType::F16) attend_pages<std::uint16_t>(shape, layer, item);
-  else attend_pages<float>(shape, layer, item);
+  switch (shape.kv_type) {
+    case KVType::F16: return attend_pages<std::uint16_t>(shape, layer, item);
+    case KVType::F32: return attend_pages<float>(shape, layer, item);
+    case KVType::Int8: return attend_pages<std::int8_t>(shape, layer, item);
+  }
+}
+
+// One head's row in the type it is kept in: narrowed as it is.
+template <typename T>
+SOJOURN_INLINE void narrow_row(const float* row, std::int64_t dim, T* out) {
+  for (std::int64_t d = 0; d < dim; d += kLanes) store(out + d, load(row + d));
 }
 
 template <typename T>
 void write_pages(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset,
                  const float* k, const float* v) {
-  const std::int64_t dim = shape.head_dim, tokens = shape.block_size, head_size = dim * tokens;
-  T* keys = static_cast<T*>(layer.keys) + block * shape.num_kv_heads * head_size + offset;
-  T* values = static_cast<T*>(layer.values) + block * shape.num_kv_heads * head_size + offset * dim;
-  for (std::int64_t head = 0; head < shape.num_kv_heads;
-       ++head, keys += head_size, values += head_size, k += dim, v += dim) {
-    for (std::int64_t d = 0; d < dim; d += kLanes) {
-      T narrow[kLanes];
-      store(narrow, load(k + d));
-      for (std::int64_t i = 0; i < kLanes; ++i) keys[(d + i) * tokens] = narrow[i];
-      store(values + d, load(v + d));
+  const std::int64_t dim = shape.head_dim, tokens = shape.block_size, size = head_size<T>(shape);
+  T* keys = static_cast<T*>(layer.keys) + block * shape.num_kv_heads * size;
+  T* values = static_cast<T*>(layer.values) + block * shape.num_kv_heads * size;
+  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head, keys += size, values += size, k += dim, v += dim) {
+    T row[kMaxHeadDim];
+    if constexpr (kCoded<T>) {
+      const float* center = layer.key_center == nullptr ? nullptr : layer.key_center + head * dim;
+      reinterpret_cast<float*>(keys + dim * tokens)[offset] = encode_key(k, center, dim, row);
+      reinterpret_cast<float*>(values + dim * tokens)[offset] = encode(v, dim, values + offset * dim);
+    } else {
+      narrow_row(k, dim, row);
+      narrow_row(v, dim, values + offset * dim);
     }
+    for (std::int64_t d = 0; d < dim; ++d) keys[d * tokens + offset] = row[d];
   }
 }
 
 void write_kv(const AttentionShape& shape, const KVLayer& layer, std::int64_t block, std::int64_t offset,
               const float* k, const float* v) {
-  if (shape.kv_type == KVType::F16) write_pages<std::uint16_t>(shape, layer, block, offset, k, v);
-  else write_pages<float>(shape, layer, block, offset, k, v);
+  switch (shape.kv_type) {
+    case KVType::F16: return write_pages<std::uint16_t>(shape, layer, block, offset, k, v);
+    case KVType::F32: return write_pages<float>(shape, layer, block, offset, k, v);
+    case KVType::Int8: return write_pages<std::int8_t>(shape, layer, block, offset, k, v);
+  }
 }
 
 // exp(x) of one non-positive number.

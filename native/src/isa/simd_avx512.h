@@ -25,10 +25,17 @@ SOJOURN_INLINE F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 SOJOURN_INLINE F32x16 load(const std::uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+SOJOURN_INLINE F32x16 load(const std::int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 SOJOURN_INLINE void store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 SOJOURN_INLINE void store(std::uint16_t* p, F32x16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// To nearest even; for numbers from -128 to 127.
+SOJOURN_INLINE void store(std::int8_t* p, F32x16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 
 SOJOURN_INLINE F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }

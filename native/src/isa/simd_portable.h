@@ -23,6 +23,7 @@ typedef float F4 __attribute__((vector_size(16)));
 typedef std::uint32_t U4 __attribute__((vector_size(16)));
 typedef std::int32_t I4 __attribute__((vector_size(16)));
 typedef std::uint16_t H4 __attribute__((vector_size(8)));
+typedef std::int8_t B4 __attribute__((vector_size(4)));
 
 struct F32x16 {
   F4 v[4];
@@ -60,6 +61,12 @@ SOJOURN_INLINE F4 widen(const std::uint16_t* p) {
 #endif
 }
 
+SOJOURN_INLINE F4 widen(const std::int8_t* p) {
+  B4 codes;
+  std::memcpy(&codes, p, sizeof codes);
+  return __builtin_convertvector(__builtin_convertvector(codes, I4), F4);
+}
+
 // Float to IEEE half, to nearest even.
 SOJOURN_INLINE std::uint16_t narrow(float x) {
   std::uint32_t u;
@@ -90,9 +97,18 @@ SOJOURN_INLINE F32x16 load(const float* p) {
   return result;
 }
 SOJOURN_INLINE F32x16 load(const std::uint16_t* p) { SOJOURN_FOUR(widen(p + 4 * i)); }
+SOJOURN_INLINE F32x16 load(const std::int8_t* p) { SOJOURN_FOUR(widen(p + 4 * i)); }
 SOJOURN_INLINE void store(float* p, F32x16 a) { std::memcpy(p, &a, sizeof a); }
 SOJOURN_INLINE void store(std::uint16_t* p, F32x16 a) {
   for (int i = 0; i < 16; ++i) p[i] = narrow(a.v[i / 4][i % 4]);
+}
+// To nearest even; for numbers from -128 to 127.
+SOJOURN_INLINE void store(std::int8_t* p, F32x16 a) {
+  for (int i = 0; i < 4; ++i) {
+    const F4 integers = (a.v[i] + four(0x1.8p23f)) - four(0x1.8p23f);
+    const B4 codes = __builtin_convertvector(__builtin_convertvector(integers, I4), B4);
+    std::memcpy(p + 4 * i, &codes, sizeof codes);
+  }
 }
 
 SOJOURN_INLINE F32x16 operator+(F32x16 a, F32x16 b) { SOJOURN_FOUR(a.v[i] + b.v[i]); }

@@ -14,7 +14,7 @@ from sojourn import machine
 from sojourn.cli import listener
 from sojourn.cli.columns import columns
 from sojourn.errors import StartupError
-from sojourn.weights.checkpoint import open_checkpoint
+from sojourn.executor.model import Model
 from sojourn.weights.fetch import cached
 
 MEASURED_BYTES = 256 * 2**20  # larger than any last-level cache we expect
@@ -36,7 +36,7 @@ def doctor_command(model: str, *, host: str, port: int) -> None:
         Finding("threads", "ok", f"{threads} ({reason})"),
         _memory(),
         Finding("read bandwidth", "ok", f"{read_bandwidth(threads) / 1e9:.1f} GB/s with {threads} threads"),
-        _model(model),
+        *_model(model),
         _port(host, port),
     ]
     print(columns([(finding.verdict, finding.name, finding.text) for finding in findings]))
@@ -69,16 +69,22 @@ def _memory() -> Finding:
     return Finding("memory", verdict, f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f} GiB")
 
 
-def _model(name: str) -> Finding:
+def _model(name: str) -> list[Finding]:
     try:
         path = cached(name)
         if path is None:
-            return Finding("model", "note", f"{name} is not in the cache; `sojourn pull {name}` fetches it")
-        checkpoint = open_checkpoint(path)
+            return [Finding("model", "note", f"{name} is not in the cache; `sojourn pull {name}` fetches it")]
+        model = Model.from_pretrained(str(path))
     except StartupError as error:
-        return Finding("model", "FAIL", error.message)
+        return [Finding("model", "FAIL", error.message)]
+    checkpoint = model.checkpoint
     kind = f"{checkpoint.config.get('model_type')} {checkpoint.quantization}"
-    return Finding("model", "ok", f"{name}: {kind}, {checkpoint.weight_bytes / 1e6:.0f} MB, {path}")
+    context = model.config.max_position_embeddings
+    per_token = [f"{model.kv_bytes_per_token(kv_dtype) / 1000:.1f} KB in {kv_dtype}" for kv_dtype in ("f16", "int8")]
+    return [
+        Finding("model", "ok", f"{name}: {kind}, {checkpoint.weight_bytes / 1e6:.0f} MB, {path}"),
+        Finding("KV cache", "ok", f"a token takes {' or '.join(per_token)}; the model's context is {context} tokens"),
+    ]
 
 
 def _port(host: str, port: int) -> Finding:

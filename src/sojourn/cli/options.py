@@ -34,7 +34,6 @@ NOT_BUILT_FLAGS: dict[str, type] = {
 # The values of known flags that can be had today, where more are planned.
 BUILT_VALUES: dict[str, tuple[str, ...]] = {
     "backend": ("auto", "native", "reference"),
-    "kv_cache_dtype": ("auto", "f16", "f32"),
 }
 
 

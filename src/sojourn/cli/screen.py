@@ -11,6 +11,7 @@ from sojourn.records import EngineInfo
 def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
     """One screen of text, a line per fact."""
     model = settings.engine.model
+    blocks = f"{info.num_kv_blocks} blocks of {info.block_size} tokens"
     names = settings.frontend.served_model_name
     served = f", served as {', '.join(names)}" if names else ""
     reason = "--threads" if settings.engine.threads else machine.usable_threads()[1]
@@ -20,7 +21,7 @@ def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
         ("model", f"{model} ({info.architecture}, {info.num_parameters / 1e6:.0f}M parameters){served}"),
         ("weights", f"{info.quantization}, {size(info.weight_bytes)} in memory"),
         ("context", f"{info.max_model_len} tokens ({info.max_model_len_reason})"),
-        ("KV memory", f"{size(info.kv_bytes)}: {info.num_kv_blocks} blocks of {info.block_size} tokens"),
+        ("KV memory", f"{size(info.kv_bytes)}: {blocks} in {info.kv_dtype}"),
         ("compute", f"{info.backend}, {info.threads} {'thread' if info.threads == 1 else 'threads'} ({reason})"),
         ("ISA", info.isa),
         ("loaded in", f"{info.load_seconds:.1f} s, engine in {where}"),

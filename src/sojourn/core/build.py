@@ -23,8 +23,6 @@ from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
 from sojourn.records import EngineInfo
 
-KV_BYTES = {"f16": 2, "f32": 4}  # per element
-
 OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it that is done
 
 
@@ -48,7 +46,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
     weight_bytes = model.checkpoint.weight_bytes if native else 4 * model.checkpoint.num_parameters
     plan = plan_memory(
         config.cache,
-        bytes_per_token=model.kv_bytes_per_token(KV_BYTES[kv_dtype]),
+        bytes_per_token=model.kv_bytes_per_token(kv_dtype),
         model_context=model.config.max_position_embeddings,
         wanted_len=config.max_model_len,
         max_num_seqs=config.scheduler.max_num_seqs,
@@ -66,12 +64,14 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
             block_size,
             max_rows=config.scheduler.step_tokens,
             threads=threads,
-            half_kv=kv_dtype == "f16",
+            kv_dtype=kv_dtype,
             on_weight=on_weight,
         )
         name, isa, weight_bytes = "native", backend.isa, backend.weight_bytes
     else:
-        backend = model.reference_backend(plan.num_blocks, block_size, threads=threads, on_weight=on_weight)
+        backend = model.reference_backend(
+            plan.num_blocks, block_size, threads=threads, kv_dtype=kv_dtype, on_weight=on_weight
+        )
         name, isa = "reference" if obstacle is None else f"reference: {obstacle}", "NumPy"
     info = EngineInfo(
         model=config.model,
@@ -84,6 +84,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         num_kv_blocks=plan.num_blocks,
         block_size=block_size,
         kv_bytes=plan.kv_bytes,
+        kv_dtype=kv_dtype,
         weight_bytes=weight_bytes,
         backend=name,
         threads=threads,
@@ -95,7 +96,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
 
 def _kv_dtype(wanted: str, native: bool) -> str:
     """What K and V are stored in. Raises StartupError for what the backend can't store."""
-    offered = ("f16", "f32") if native else ("f32",)
+    offered = ("f16", "f32", "int8") if native else ("f32", "int8")
     if wanted == "auto":
         return offered[0]
     if wanted not in offered:
@@ -125,6 +126,7 @@ def _build_scripted(config: EngineConfig) -> EngineCore:
         num_kv_blocks=plan.num_blocks,
         block_size=config.cache.block_size,
         kv_bytes=plan.kv_bytes,
+        kv_dtype="none",
         weight_bytes=0,
         backend="scripted",
         threads=1,

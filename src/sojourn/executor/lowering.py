@@ -14,6 +14,7 @@ import numpy as np
 from sojourn.graph import Graph
 from sojourn.graph import ops as o
 from sojourn.graph.graph import inputs
+from sojourn.graph.key_centers import key_centers
 from sojourn.graph.ops import Op, Value, Weight
 from sojourn.graph.rope import inverse_frequencies
 from sojourn.native import Executor
@@ -21,6 +22,7 @@ from sojourn.weights.checkpoint import Checkpoint
 
 FLOAT_FORMATS = frozenset({"F32", "F16", "BF16"})  # weights whose activations stay float
 LANES = 16
+NO_CENTER = np.empty(0, np.float32)
 OnWeight = Callable[[int, int], None]
 
 
@@ -52,8 +54,9 @@ class Lowering:
         self._num_weights = 1
         self._loaded = 0
 
-    def add_kv(self, graph: Graph, num_blocks: int, block_size: int, half: bool) -> None:
+    def add_kv(self, graph: Graph, num_blocks: int, block_size: int, kv_dtype: str) -> None:
         self._num_weights = len(graph.weights)
+        centers = key_centers(graph, lambda name: self._tensors[name].float32()) if kv_dtype == "int8" else {}
         for op in graph.ops:
             if isinstance(op, o.Attention):
                 self._kv_layers[op.layer] = self._executor.add_kv_layer(
@@ -64,8 +67,9 @@ class Lowering:
                     scale=op.scale,
                     window=op.window or 0,
                     softcap=op.softcap or 0.0,
-                    half=half,
+                    kv_type=kv_dtype,
                     num_blocks=num_blocks,
+                    key_center=centers[op.layer].reshape(-1) if op.layer in centers else NO_CENTER,
                 )
 
     def take(self, value: Value) -> int:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from sojourn.executor.native_backend import NativeBackend
 from sojourn.graph import Graph
-from sojourn.graph.kv_storage import KVStorage
+from sojourn.graph.key_centers import key_centers
+from sojourn.graph.kv_storage import CodedKVStorage, KVStorage
 from sojourn.graph.reference import ReferenceExecutor
 from sojourn.models import ModelConfig, build_graph
 from sojourn.weights.checkpoint import Checkpoint, open_checkpoint
@@ -54,9 +55,9 @@ class Model:
             logger.warning("%d tensor(s) of the file are not used: %s", len(unexpected), ", ".join(unexpected[:8]))
         return cls(checkpoint, config, graph)
 
-    def kv_bytes_per_token(self, element_bytes: int) -> int:
+    def kv_bytes_per_token(self, kv_dtype: str) -> int:
         """K and V of one token over all layers."""
-        return sum(2 * layer.kv_heads * layer.head_dim * element_bytes for layer in self.graph.layers)
+        return sum(layer.token_bytes(kv_dtype) for layer in self.graph.layers)
 
     def native_backend(
         self,
@@ -65,7 +66,7 @@ class Model:
         *,
         max_rows: int,
         threads: int = 1,
-        half_kv: bool = True,
+        kv_dtype: str = "f16",
         on_weight: OnWeight | None = None,
     ) -> NativeBackend:
         """The C++ executor on the weights as they are stored, repacked. `max_rows` is the most tokens of a step."""
@@ -76,15 +77,27 @@ class Model:
             block_size=block_size,
             max_rows=max_rows,
             threads=threads,
-            half_kv=half_kv,
+            kv_dtype=kv_dtype,
             on_weight=on_weight,
         )
 
     def reference_backend(
-        self, num_blocks: int, block_size: int, *, threads: int = 1, on_weight: OnWeight | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        threads: int = 1,
+        kv_dtype: str = "f32",
+        on_weight: OnWeight | None = None,
     ) -> ReferenceExecutor:
         """The NumPy executor, with all weights dequantized to float32 once."""
         total, loaded = len(self.graph.weights), 0
+        kv: KVStorage
+        if kv_dtype == "int8":
+            centers = key_centers(self.graph, lambda name: self.checkpoint.tensors[name].float32())
+            kv = CodedKVStorage(self.graph.layers, num_blocks, block_size, centers)
+        else:
+            kv = KVStorage(self.graph.layers, num_blocks, block_size)
 
         def load(name: str) -> NDArray[np.float32]:
             nonlocal loaded
@@ -94,4 +107,4 @@ class Model:
                 on_weight(loaded, total)
             return weight
 
-        return ReferenceExecutor(self.graph, load, KVStorage(self.graph.layers, num_blocks, block_size))
+        return ReferenceExecutor(self.graph, load, kv)

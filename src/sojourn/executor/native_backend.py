@@ -33,7 +33,7 @@ def choose_isa() -> str:
 
 
 class NativeBackend:
-    """`max_rows` is the most tokens of a step. K and V are kept in float16, or in float32 if not `half_kv`."""
+    """`max_rows` is the most tokens of a step. K and V are kept in `kv_dtype`: f16, f32 or int8."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class NativeBackend:
         block_size: int,
         max_rows: int,
         threads: int,
-        half_kv: bool = True,
+        kv_dtype: str = "f16",
         on_weight: Callable[[int, int], None] | None = None,
     ) -> None:
         self.isa = choose_isa()
         self._executor = Executor(self.isa, threads, max_rows)
         lowering = Lowering(self._executor, checkpoint, on_weight or (lambda loaded, total: None))
-        lowering.add_kv(graph, num_blocks, block_size, half_kv)
+        lowering.add_kv(graph, num_blocks, block_size, kv_dtype)
         self._hidden = lowering.section(graph.body, graph.hidden)
         self._executor.begin_head(lowering.take(graph.selected))
         self._logits = lowering.section(graph.head, graph.logits)

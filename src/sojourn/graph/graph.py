@@ -14,6 +14,8 @@ from sojourn.graph.ops import Attention, Op, SelectRows, Value, Weight
 
 Operand = TypeVar("Operand", Value, Weight)
 
+ELEMENT_BYTES = {"f16": 2, "f32": 4, "int8": 1}  # by KV dtype
+SCALE_BYTES = 4  # beside each row of int8 codes
 LISTED_NAMES = 8  # so that an error about the wrong file stays readable
 
 
@@ -24,6 +26,11 @@ class KVShape:
     kv_heads: int
     head_dim: int
     window: int | None
+
+    def token_bytes(self, kv_dtype: str) -> int:
+        """K and V of one token."""
+        row = ELEMENT_BYTES[kv_dtype] * self.head_dim + (SCALE_BYTES if kv_dtype == "int8" else 0)
+        return 2 * self.kv_heads * row
 
 
 @dataclass(frozen=True)

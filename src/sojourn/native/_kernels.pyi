@@ -28,8 +28,9 @@ class Executor:
         scale: float,
         window: int,
         softcap: float,
-        half: bool,
+        kv_type: str,
         num_blocks: int,
+        key_center: NDArray[np.float32],
     ) -> int: ...
     def embed(self, out: int, format: str, data: NDArray[np.uint8], rows: int, k: int, scale: float) -> None: ...
     def rms_norm(self, x: int, out: int, weight: int, group: int, eps: float, offset: float, /) -> None: ...
@@ -193,6 +194,7 @@ class PagedKV:
         kv_type: str,
         keys: NDArray[np.uint8],
         values: NDArray[np.uint8],
+        key_center: NDArray[np.float32],
     ) -> None: ...
     def write(
         self, block_table: NDArray[np.int32], first: int, k: NDArray[np.float32], v: NDArray[np.float32]

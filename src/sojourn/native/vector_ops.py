@@ -16,6 +16,8 @@ from sojourn.native import _kernels
 Array = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
+NO_CENTER = np.empty(0, np.float32)
+
 
 def rms_norm(isa: str, x: Array, weight: Array, *, eps: float = 1e-6, offset: float = 0.0) -> Array:
     """x [rows, width] over each group of len(weight) columns, times weight + offset."""
@@ -80,7 +82,7 @@ class AttentionShape:
     scale: float = 1.0
     window: int = 0  # 0: none; else a token sees itself and window - 1 before it
     softcap: float = 0.0  # 0: none
-    kv_type: Literal["f16", "f32"] = "f16"
+    kv_type: Literal["f16", "f32", "int8"] = "f16"
 
     @property
     def block_bytes(self) -> int:
@@ -89,9 +91,14 @@ class AttentionShape:
 
 
 class PagedKV:
-    """K and V of one layer, which start as whatever byte `fill` makes of them, so that reading too far is seen."""
+    """K and V of one layer, which start as whatever byte `fill` makes of them, so that reading too far is seen.
 
-    def __init__(self, isa: str, shape: AttentionShape, num_blocks: int, *, fill: int = 0xFF) -> None:
+    `key_center` [kv_heads * head_dim] is what int8 keys are coded relative to.
+    """
+
+    def __init__(
+        self, isa: str, shape: AttentionShape, num_blocks: int, *, fill: int = 0xFF, key_center: Array | None = None
+    ) -> None:
         self.shape = shape
         self.keys: Bytes = np.full(num_blocks * shape.block_bytes, fill, np.uint8)
         self.values: Bytes = np.full(num_blocks * shape.block_bytes, fill, np.uint8)
@@ -107,6 +114,7 @@ class PagedKV:
             shape.kv_type,
             self.keys,
             self.values,
+            NO_CENTER if key_center is None else key_center,
         )
 
     def write(self, block_table: NDArray[np.int32], first: int, k: Array, v: Array) -> None:

@@ -72,6 +72,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_kv_blocks: int
     block_size: int
     kv_bytes: int
+    kv_dtype: str  # what K and V are stored in
     weight_bytes: int
     backend: str
     threads: int
