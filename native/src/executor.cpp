@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "executor_experts.h"
 #include "executor_parts.h"
 #include "sojourn/dequantize.h"
 
@@ -44,7 +45,7 @@ Peak peak_of(const float* row, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 Executor::Executor(Isa isa, int threads, std::int64_t max_rows)
-    : matmul_(matmul_kernels(isa)), vector_(vector_kernels(isa)), max_rows_(max_rows), pool_(threads) {
+    : matmul_(matmul_kernels(isa)), vector_(vector_kernels(isa)), sampling_(sampling_kernels(isa)), max_rows_(max_rows), pool_(threads) {
   if (!has_isa(isa)) throw std::invalid_argument(std::string(isa_name(isa)) + " is not available on this machine");
   body_.push_back(Op(OpKind::Rotations));
 }
@@ -190,6 +191,11 @@ std::size_t Executor::arena_bytes() const {
   for (const Buffer& buffer : buffers_) bytes += buffer.bytes(max_rows_);
   for (const std::vector<Buffer>& buffers : block_buffers_)
     for (const Buffer& buffer : buffers) bytes += buffer.bytes(kMaxBlockRows);
+  const ExpertMemory* counted = nullptr;  // layers of one shape follow each other and share it
+  for (const Experts& experts : experts_) {
+    if (experts.memory.get() != counted) bytes += experts.memory->bytes();
+    counted = experts.memory.get();
+  }
   return bytes;
 }
 
@@ -319,6 +325,7 @@ void Executor::row_op(const Op& op, Step& step, const Block& block) {
       break;
     case OpKind::Matmul:
     case OpKind::Attention:
+    case OpKind::Experts:
       break;
   }
 }

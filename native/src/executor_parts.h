@@ -106,12 +106,12 @@ struct Executor::KV {
   KVLayer layer() const { return {keys.get(), values.get(), key_center.empty() ? nullptr : key_center.data()}; }
 };
 
-enum class OpKind { Rotations, Embed, RmsNorm, Quantize, Rope, WriteKV, Glu, Add, Scale, Softcap, Matmul, Attention };
+enum class OpKind { Rotations, Embed, RmsNorm, Quantize, Rope, WriteKV, Glu, Add, Scale, Softcap, Matmul, Attention, Experts };
 
 struct Op {
   OpKind kind;
   BufferId x = -1, y = -1, out = -1;
-  int id = -1;  // vector, rotation or KV layer
+  int id = -1;  // vector, rotation, KV layer or mixture
   std::int64_t group = 0;
   float a = 0, b = 0;
   Activation activation = Activation::Silu;
@@ -120,7 +120,9 @@ struct Op {
   std::vector<BufferId> outs;
 
   explicit Op(OpKind which) : kind(which) {}
-  bool by_rows() const { return kind != OpKind::Matmul && kind != OpKind::Attention; }
+  bool by_rows() const { return kind != OpKind::Matmul && !together(); }
+  // All workers compute all rows of it together, and share it out themselves.
+  bool together() const { return kind == OpKind::Attention || kind == OpKind::Experts; }
 };
 
 // Up to kQueryTile query vectors of one KV head and one sequence. A sequence's queries are numbered by row, then by head

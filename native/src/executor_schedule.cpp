@@ -1,9 +1,9 @@
 // In which order a step's ops are computed, and which worker computes what of them.
 //
 // A step of few rows goes op by op, each shared out among the workers: every weight is read once, by one of them. A step
-// of many rows goes block by block: between two attention ops a worker takes a few rows at a time through all ops, with
+// of many rows goes block by block: between two ops that are computed together (attention, mixtures of experts) a worker takes a few rows at a time through all ops, with
 // what they leave for each other in buffers of its own that stay in its cache. Every worker then reads all weights, but
-// many rows share each reading, and the workers meet at attention only.
+// many rows share each reading, and the workers meet at those ops only.
 #include <algorithm>
 #include <chrono>
 
@@ -28,6 +28,7 @@ const char* op_name(OpKind kind) {
     case OpKind::Scale: return "scale";
     case OpKind::Softcap: return "softcap";
     case OpKind::Matmul: return "matmul";
+    case OpKind::Experts: return "experts";
     case OpKind::Attention: break;
   }
   return "attention";
@@ -73,13 +74,12 @@ void Executor::find_crossing_buffers() {
   for (const Op& op : body_) visit_buffers(op, [&](BufferId id, bool) { buffers_[static_cast<std::size_t>(id)].crosses = false; });
   std::vector<bool> written(buffers_.size());
   for (const Op& op : body_) {
-    const bool attention = op.kind == OpKind::Attention;
     visit_buffers(op, [&](BufferId id, bool writes) {
       const auto at = static_cast<std::size_t>(id);
-      if (attention || (!writes && !written[at])) buffers_[at].crosses = true;
+      if (op.together() || (!writes && !written[at])) buffers_[at].crosses = true;
       if (writes) written[at] = true;
     });
-    if (attention) std::fill(written.begin(), written.end(), false);
+    if (op.together()) std::fill(written.begin(), written.end(), false);
   }
   buffers_[static_cast<std::size_t>(head_input_)].crosses = true;
 }
@@ -153,8 +153,8 @@ void Executor::run_by_ops(const std::vector<Op>& ops, Step& step, int worker) {
     previous_by_rows = op.by_rows();
     if (op.kind == OpKind::Matmul) {
       matmul_op(op, {0, step.rows, -1}, Share(pairs_of(op), worker, pool_.size()));
-    } else if (op.kind == OpKind::Attention) {
-      attention_op(op, step, worker, attention_index++);
+    } else if (op.together()) {
+      together_op(op, step, worker, attention_index);
     } else {
       const Share rows(step.rows, worker, pool_.size());
       if (rows.begin < rows.end) row_op(op, step, {rows.begin, rows.end, -1});
@@ -169,17 +169,17 @@ void Executor::run_by_blocks(const std::vector<Op>& ops, Step& step, int worker)
   const std::int64_t count = rows.end - rows.begin, blocks = (count + step.block_rows - 1) / step.block_rows;
   std::size_t attention_index = 0;
   for (std::size_t i = 0; i < ops.size();) {
-    if (ops[i].kind == OpKind::Attention) {
+    if (ops[i].together()) {
       pool_.barrier(worker);
       timer.waited(i);
-      attention_op(ops[i], step, worker, attention_index++);
+      together_op(ops[i], step, worker, attention_index);
       timer.worked(i++);
       continue;
     }
     if (i > 0) pool_.barrier(worker);
     timer.waited(i);
     std::size_t end = i;
-    while (end < ops.size() && ops[end].kind != OpKind::Attention) ++end;
+    while (end < ops.size() && !ops[end].together()) ++end;
     for (std::int64_t b = 0; b < blocks; ++b) {
       const Block block{rows.begin + count * b / blocks, rows.begin + count * (b + 1) / blocks, worker};
       for (std::size_t at = i; at < end; ++at) {
@@ -192,6 +192,14 @@ void Executor::run_by_blocks(const std::vector<Op>& ops, Step& step, int worker)
       }
     }
     i = end;
+  }
+}
+
+void Executor::together_op(const Op& op, Step& step, int worker, std::size_t& attention_index) {
+  if (op.kind == OpKind::Experts) {
+    experts_op(op, step, worker);
+  } else {
+    attention_op(op, step, worker, attention_index++);
   }
 }
 

@@ -148,6 +148,11 @@ void bind_executor(nb::module_& m) {
       .def("glu", [](Model& m, int gate, int up, int out, const std::string& activation) {
              m.executor.glu(gate, up, out, activation_of(activation));
            })
+      .def("experts", [](Model& m, int x, int scores, int out, const std::vector<int>& gate, const std::vector<int>& up,
+                         const std::vector<int>& down, std::int64_t top_k, bool normalize, const std::string& activation) {
+             m.executor.experts(x, scores, out, {gate, up, down}, top_k, normalize, activation_of(activation));
+           }, nb::arg("x"), nb::arg("scores"), nb::arg("out"), nb::arg("gate"), nb::arg("up"), nb::arg("down"),
+           nb::arg("top_k"), nb::arg("normalize"), nb::arg("activation"))
       .def("add", [](Model& m, int a, int b, int out) { m.executor.add(a, b, out); })
       .def("scale", [](Model& m, int x, float factor) { m.executor.scale(x, factor); })
       .def("softcap", [](Model& m, int x, float cap) { m.executor.softcap(x, cap); })

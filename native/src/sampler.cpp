@@ -15,9 +15,6 @@
 #include "sampler_state.h"
 
 namespace sojourn {
-namespace {
-
-constexpr std::int64_t kFirstCandidates = 16;  // how many of the best a nucleus is first looked for in
 
 const SamplingKernels& sampling_kernels(Isa isa) {
 #if defined(__x86_64__)
@@ -27,6 +24,10 @@ const SamplingKernels& sampling_kernels(Isa isa) {
   static_cast<void>(isa);
   return kSamplingPortable;
 }
+
+namespace {
+
+constexpr std::int64_t kFirstCandidates = 16;  // how many of the best a nucleus is first looked for in
 
 // Not initialised: memory that no row needs is never touched.
 template <class T>

@@ -58,6 +58,31 @@ def converted(architecture: str, name: str, data: NDArray[np.float32], heads: di
     return data
 
 
+def metadata_of(config: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The metadata llama.cpp's converter writes for this config."""
+    found = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    if architecture != "llama":
+        found |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
+    if architecture == "qwen3moe":
+        found |= {
+            "expert_count": config["num_local_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+        }
+    if architecture == "gemma3":
+        found["attention.sliding_window"] = config["sliding_window"]
+    return found
+
+
 def write_gguf(
     path: Path,
     architecture: str,

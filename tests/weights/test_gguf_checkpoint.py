@@ -16,7 +16,7 @@ import pytest
 from sojourn.errors import BadModelFile, UnsupportedModel
 from sojourn.weights.checkpoint import Checkpoint, open_checkpoint
 from sojourn.weights.fetch import resolve
-from tests.weights.conversion import Arrays, add_value, write_gguf
+from tests.weights.conversion import Arrays, add_value, metadata_of, write_gguf
 
 DATA = Path(__file__).parent.parent / "data"
 VOCABULARY = {
@@ -45,31 +45,6 @@ def micro(name: str, folder: Path) -> tuple[dict[str, Any], Checkpoint]:
     (folder / "model.safetensors").symlink_to(DATA / "micro" / case["weights"] / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(case["config"]))
     return case["config"], open_checkpoint(folder)
-
-
-def metadata_of(config: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """The metadata llama.cpp's converter writes for this config."""
-    found = {
-        "block_count": config["num_hidden_layers"],
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "tokenizer.ggml.eos_token_id": 2,
-    }
-    if architecture != "llama":
-        found |= {"attention.key_length": config["head_dim"], "attention.value_length": config["head_dim"]}
-    if architecture == "qwen3moe":
-        found |= {
-            "expert_count": config["num_local_experts"],
-            "expert_used_count": config["num_experts_per_tok"],
-            "expert_feed_forward_length": config["moe_intermediate_size"],
-        }
-    if architecture == "gemma3":
-        found["attention.sliding_window"] = config["sliding_window"]
-    return found
 
 
 @pytest.mark.parametrize(

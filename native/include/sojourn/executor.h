@@ -1,8 +1,9 @@
 // A model as a list of ops over buffers, captured once and replayed for any batch. One call computes one step.
 //
 // Ops are of three kinds by how they share work: row ops give each worker a run of rows, matrix ops a run of panels,
-// attention a queue of items. Workers meet only where the kind changes, or where a matrix op follows another. In a step
-// of many rows matrix ops are shared out by rows too, and workers meet at attention alone (executor_schedule.cpp).
+// attention a queue of items (a mixture of experts is all three in turn). Workers meet only where the kind changes, or
+// where a matrix op follows another. In a step of many rows matrix ops are shared out by rows too, and workers meet at
+// attention and mixtures alone (executor_schedule.cpp).
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,11 @@ struct OpTime {
   double wait, work;  // seconds
 };
 
+// Numbers of the matrices of each expert of a mixture.
+struct ExpertWeights {
+  std::vector<int> gate, up, down;
+};
+
 struct AttentionWork;
 struct Op;
 struct Share;
@@ -72,6 +78,10 @@ class Executor {
   void rope(BufferId x, std::int64_t head_dim, int rotation);
   void attention(BufferId q, BufferId k, BufferId v, BufferId out, int kv_layer);
   void glu(BufferId gate, BufferId up, BufferId out, Activation activation);
+  // out = sum over the top_k experts of each row, by a softmax of its scores, of weight * down(activation(gate(x)) * up(x)).
+  // `normalize`: the weights of the chosen ones sum to 1.
+  void experts(BufferId x, BufferId scores, BufferId out, ExpertWeights weights, std::int64_t top_k, bool normalize,
+               Activation activation);
   void add(BufferId a, BufferId b, BufferId out);
   void scale(BufferId x, float factor);
   void softcap(BufferId x, float cap);
@@ -105,6 +115,8 @@ class Executor {
   struct KV;
   struct Block;
   struct View;
+  struct Experts;
+  struct ExpertMemory;
   void allocate_buffer(BufferId id);
   void find_crossing_buffers();
   std::int64_t block_rows(std::int64_t rows) const;
@@ -113,6 +125,7 @@ class Executor {
   void set_head_input(const float* hidden, std::int64_t rows);
   void run_by_ops(const std::vector<Op>& ops, Step& step, int worker);
   void run_by_blocks(const std::vector<Op>& ops, Step& step, int worker);
+  void together_op(const Op& op, Step& step, int worker, std::size_t& attention_index);
   View view(BufferId id, const Block& block) const;
   std::int64_t pairs_of(const Op& op) const;
   OpTime time_of(const Op& op, int worker) const;
@@ -126,11 +139,19 @@ class Executor {
   AttentionItem item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, float* partials,
                         std::int64_t partial_stride) const;
   float* output_of(const Op& op, const Step& step, const Tile& tile, std::int64_t i) const;
+  void experts_op(const Op& op, Step& step, int worker);
+  void route(const Experts& experts, const Buffer& scores, std::int64_t begin, std::int64_t end);
+  void group_by_expert(ExpertMemory& memory, std::int64_t rows);
+  void gather(ExpertMemory& memory, const Buffer& x, std::int64_t begin, std::int64_t end) const;
+  void multiply(const std::vector<const std::vector<int>*>& matrices, const ExpertMemory& memory, const Buffer& x,
+                const std::vector<const Buffer*>& outs, PaddedCounter& next);
+  void mix(const ExpertMemory& memory, const Buffer& out, std::int64_t begin, std::int64_t end) const;
   const float* vector(int id) const;
   std::vector<Op>& building();
 
   const MatmulKernels& matmul_;
   const VectorKernels& vector_;
+  const SamplingKernels& sampling_;  // for the softmax of a mixture's scores
   std::int64_t max_rows_;
   ThreadPool pool_;
   std::vector<Buffer> buffers_;
@@ -139,6 +160,7 @@ class Executor {
   std::vector<std::vector<float>> vectors_;
   std::vector<Rotation> rotations_;
   std::vector<KV> kv_layers_;
+  std::vector<Experts> experts_;
   std::vector<Op> body_, head_;
   BufferId head_input_ = -1;
   std::vector<float> argmax_logits_;

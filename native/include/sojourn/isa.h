@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "sojourn/matmul.h"
+#include "sojourn/sampling_kernels.h"
 #include "sojourn/vector_ops.h"
 
 namespace sojourn {
@@ -22,5 +23,6 @@ Isa best_isa();
 // Kernels of an instruction set that `has_isa` allows; undefined for others.
 const MatmulKernels& matmul_kernels(Isa isa);
 const VectorKernels& vector_kernels(Isa isa);
+const SamplingKernels& sampling_kernels(Isa isa);
 
 }  // namespace sojourn

@@ -28,8 +28,6 @@ OnWeight = Callable[[int, int], None]
 
 def unsupported(graph: Graph, block_size: int) -> str | None:
     """Why the native executor can't run this graph, or None if it can."""
-    if any(isinstance(op, o.MoeRoute | o.MoeExperts) for op in graph.ops):
-        return "mixture-of-experts layers have no native kernel yet"
     if any(layer.head_dim % LANES for layer in graph.layers):
         return f"its head dimension is not a multiple of {LANES}"
     if block_size % LANES:
@@ -119,6 +117,8 @@ class Lowering:
             case o.Glu():
                 gate, up = self.take(op.gate), self.take(op.up)
                 self._executor.glu(gate, up, self._successor(op, op.gate, op.out), op.activation)
+            case o.MoeRoute():
+                return self._mixture(op, section[position + 1])
             case o.Add():
                 self._executor.add(self.take(op.a), self.take(op.b), self.take(op.out))
             case o.Scale():
@@ -150,9 +150,8 @@ class Lowering:
                 break
             group.append(op)
         matrices = [self._matrix(op.weight) for op in group]
-        if any(integer for _, integer in matrices) and first.x.index not in self._quantized:
-            self._executor.quantize(self.take(first.x))
-            self._quantized.add(first.x.index)
+        if any(integer for _, integer in matrices):
+            self._quantize(first.x)
         x, taken = self.take(first.x), len(group)
         residual, outs = -1, [op.out for op in group]
         following = section[position + taken] if position + taken < len(section) else None
@@ -163,6 +162,24 @@ class Lowering:
         biases = [-1 if op.bias is None else self._vector(op.bias) for op in group]
         self._executor.matmul(x, [m for m, _ in matrices], [self.take(out) for out in outs], biases, residual)
         return taken
+
+    def _mixture(self, route: o.MoeRoute, experts: Op) -> int:
+        """Routing and experts are one native op, which keeps the route to itself."""
+        assert isinstance(experts, o.MoeExperts), f"this is a bug: {route} is not followed by its experts"
+        assert experts.route == route.out, f"this is a bug: {experts} follow another route"
+        (gate, integer_gate), (up, integer_up), (down, _) = (
+            self._stacked(weight) for weight in (experts.gate, experts.up, experts.down)
+        )
+        if integer_gate or integer_up:
+            self._quantize(experts.x)
+        x, scores, out = self.take(experts.x), self.take(route.x), self.take(experts.out)
+        self._executor.experts(x, scores, out, gate, up, down, route.top_k, route.normalize, experts.activation)
+        return 2
+
+    def _quantize(self, x: Value) -> None:
+        if x.index not in self._quantized:
+            self._executor.quantize(self.take(x))
+            self._quantized.add(x.index)
 
     def _successor(self, op: Op, x: Value, out: Value) -> int:
         """Where `out` goes: into x's own buffer if nobody reads x after this op."""
@@ -185,6 +202,15 @@ class Lowering:
         matrix = self._executor.add_matrix(tensor.format, tensor.data.reshape(-1), rows, width)
         self._count()
         return matrix, tensor.format not in FLOAT_FORMATS
+
+    def _stacked(self, weight: Weight) -> tuple[list[int], bool]:
+        """One matrix per expert, and whether they take quantized activations."""
+        tensor = self._tensors[weight.name]
+        experts, rows, width = weight.shape
+        slices = tensor.data.reshape(experts, -1)
+        matrices = [self._executor.add_matrix(tensor.format, data, rows, width) for data in slices]
+        self._count()
+        return matrices, tensor.format not in FLOAT_FORMATS
 
     def _vector(self, weight: Weight) -> int:
         vector = self._executor.add_vector(self._tensors[weight.name].float32().reshape(-1))
