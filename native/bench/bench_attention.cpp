@@ -1,10 +1,11 @@
-// Attention alone, one thread, by processor time: GFLOP/s and GB/s of decode and prefill, beside what this core can do,
-// measured in the same run.
+// Attention alone, one thread, by processor time: GFLOP/s and GB/s of decode and prefill with K and V in float16 and in
+// int8, beside what this core can do, measured in the same run.
 //
 // Usage: bench_attention [portable|avx2|avx512_vnni]; without an argument the best that the machine runs.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <string_view>
 #include <vector>
@@ -100,42 +101,51 @@ struct Model {
   std::int64_t num_heads, num_kv_heads, head_dim;
 };
 
-// `layers` layers of K and V for `context` tokens each, in blocks that follow each other.
+// `layers` layers of K and V for `context` tokens each, in blocks that follow each other. All hold the same numbers.
 class Store {
  public:
-  Store(const AttentionShape& shape, std::int64_t context, std::int64_t layers)
-      : shape_(shape), blocks_((context + shape.block_size - 1) / shape.block_size), layers_(layers) {
-    // Halves between 1 and 2 in size, of either sign.
+  Store(const VectorKernels& kernels, const AttentionShape& shape, std::int64_t context, std::int64_t layers)
+      : layer_bytes_(kv_block_bytes(shape) *
+                     static_cast<std::size_t>((context + shape.block_size - 1) / shape.block_size)),
+        layers_(layers),
+        keys_(layer_bytes_ * static_cast<std::size_t>(layers)),
+        values_(keys_.size()) {
     std::uint32_t random = 1;
-    for (auto* side : {&keys_, &values_}) {
-      side->resize(kv_block_bytes(shape) / 2 * blocks_ * layers);
-      for (auto& code : *side) {
+    std::vector<float> row(static_cast<std::size_t>(shape.num_kv_heads * shape.head_dim));
+    for (std::int64_t token = 0; token < context; ++token) {
+      for (float& x : row) {
         random = random * 1664525u + 1013904223u;
-        code = static_cast<std::uint16_t>(0x3c00u | (random >> 16 & 0x83ffu));
+        x = static_cast<float>(random >> 8) * 0x1p-23f - 1.0f;
       }
+      if (token % shape.block_size == 0) table_.push_back(static_cast<std::int32_t>(token / shape.block_size));
+      kernels.write_kv(shape, layer(0), table_.back(), token % shape.block_size, row.data(), row.data());
     }
-    for (std::int64_t i = 0; i < blocks_; ++i) table_.push_back(static_cast<std::int32_t>(i));
+    for (std::int64_t copy = 1; copy < layers; ++copy) {
+      std::memcpy(layer(copy).keys, layer(0).keys, layer_bytes_);
+      std::memcpy(layer(copy).values, layer(0).values, layer_bytes_);
+    }
   }
 
   KVLayer layer(std::int64_t index) {
-    const std::size_t offset = kv_block_bytes(shape_) / 2 * blocks_ * (index % layers_);
+    const std::size_t offset = layer_bytes_ * static_cast<std::size_t>(index % layers_);
     return {keys_.data() + offset, values_.data() + offset};
   }
+  std::size_t layer_bytes() const { return 2 * layer_bytes_; }
   const std::int32_t* table() const { return table_.data(); }
 
  private:
-  AttentionShape shape_;
-  std::int64_t blocks_, layers_;
-  std::vector<std::uint16_t> keys_, values_;
+  std::size_t layer_bytes_;  // of K, and as many of V
+  std::int64_t layers_;
+  std::vector<std::uint8_t> keys_, values_;
   std::vector<std::int32_t> table_;
 };
 
 class Bench {
  public:
-  Bench(const VectorKernels& kernels, const Model& model, std::int64_t context, std::int64_t layers)
+  Bench(const VectorKernels& kernels, const Model& model, KVType type, std::int64_t context, std::int64_t layers)
       : kernels_(kernels),
-        shape_{model.num_heads, model.num_kv_heads, model.head_dim, 32, 0.125f, 0, 0.0f, KVType::F16},
-        store_(shape_, context, layers),
+        shape_{model.num_heads, model.num_kv_heads, model.head_dim, 32, 0.125f, 0, 0.0f, type},
+        store_(kernels, shape_, context, layers),
         chunks_((context + kAttentionChunk - 1) / kAttentionChunk),
         partials_(static_cast<std::size_t>(kQueryTile * chunks_ * (model.head_dim + 2))) {}
 
@@ -174,9 +184,7 @@ class Bench {
     for (std::int64_t p = first; p < last; ++p) tokens += static_cast<double>(p + 1);
     return 4.0 * tokens * static_cast<double>(shape_.num_heads * shape_.head_dim);
   }
-  double bytes(std::int64_t context) const {
-    return 4.0 * static_cast<double>(context * shape_.num_kv_heads * shape_.head_dim);
-  }
+  double bytes() const { return static_cast<double>(store_.layer_bytes()); }
 
  private:
   const VectorKernels& kernels_;
@@ -194,13 +202,16 @@ Isa chosen_isa(int argc, char** argv) {
   std::exit(2);
 }
 
-void decode(const VectorKernels& kernels, const Model& model, double peak, double read) {
+const char* name_of(KVType type) { return type == KVType::F16 ? "f16" : "int8"; }
+
+void decode(const VectorKernels& kernels, const Model& model, KVType type, double peak, double read) {
   for (const std::int64_t context : {128, 512, 1024, 4096}) {
-    const double layer_bytes = 4.0 * static_cast<double>(context * model.num_kv_heads * model.head_dim);
+    const double element = type == KVType::F16 ? 2 : 1;
+    const double layer_bytes = 2 * element * static_cast<double>(context * model.num_kv_heads * model.head_dim);
     // Enough layers that none is still in a cache when its turn comes again; or one layer, again and again.
     for (const bool cold : {true, false}) {
       const std::int64_t layers = cold ? static_cast<std::int64_t>(1.6e8 / layer_bytes) : 1;
-      Bench bench(kernels, model, context, layers);
+      Bench bench(kernels, model, type, context, layers);
       const std::int64_t steps =
           std::max<std::int64_t>(cold ? layers : 1, static_cast<std::int64_t>(2e7 / layer_bytes));
       const double seconds = median_seconds(5,
@@ -210,24 +221,24 @@ void decode(const VectorKernels& kernels, const Model& model, double peak, doubl
                                             }) /
                              static_cast<double>(steps);
       const double gflops = bench.flops(context - 1, context) / seconds / 1e9,
-                   gbytes = bench.bytes(context) / seconds / 1e9;
+                   gbytes = bench.bytes() / seconds / 1e9;
       std::printf(
-          "%-8s decode  context %5ld %-4s %8.1f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)  %5.1f GB/s (%3.0f%% of "
+          "%-8s %-4s decode  context %5ld %-4s %8.1f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)  %5.1f GB/s (%3.0f%% of "
           "read)\n",
-          model.name, static_cast<long>(context), cold ? "cold" : "hot", seconds * 1e6, gflops,
+          model.name, name_of(type), static_cast<long>(context), cold ? "cold" : "hot", seconds * 1e6, gflops,
           peak > 0 ? 100 * gflops / peak : 0.0, gbytes, 100 * gbytes / read);
     }
   }
 }
 
-void prefill(const VectorKernels& kernels, const Model& model, double peak) {
+void prefill(const VectorKernels& kernels, const Model& model, KVType type, double peak) {
   for (const auto& [first, last] : {std::pair<std::int64_t, std::int64_t>{0, 512}, {2048, 2112}}) {
-    Bench bench(kernels, model, last, 1);
+    Bench bench(kernels, model, type, last, 1);
     const std::int64_t begin = first, end = last;
     const double seconds = median_seconds(5, [&] { bench.run(0, begin, end); });
     const double gflops = bench.flops(first, last) / seconds / 1e9;
-    std::printf("%-8s prefill positions %4ld-%-4ld %8.0f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)\n", model.name,
-                static_cast<long>(first), static_cast<long>(last), seconds * 1e6, gflops,
+    std::printf("%-8s %-4s prefill positions %4ld-%-4ld %8.0f us  %6.1f GFLOP/s (%4.1f%% of FMA peak)\n", model.name,
+                name_of(type), static_cast<long>(first), static_cast<long>(last), seconds * 1e6, gflops,
                 peak > 0 ? 100 * gflops / peak : 0.0);
   }
 }
@@ -242,7 +253,7 @@ int main(int argc, char** argv) {
               isa_name(isa).data(), peak, read);
   for (const Model& model : {Model{"SmolLM2", 9, 3, 64}, Model{"Qwen2.5", 14, 2, 64}, Model{"Gemma-3", 4, 1, 256},
                              Model{"Llama-3", 32, 8, 128}}) {
-    prefill(kernels, model, peak);
-    decode(kernels, model, peak, read);
+    for (const KVType type : {KVType::F16, KVType::Int8}) prefill(kernels, model, type, peak);
+    for (const KVType type : {KVType::F16, KVType::Int8}) decode(kernels, model, type, peak, read);
   }
 }

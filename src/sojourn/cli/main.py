@@ -29,8 +29,8 @@ app.add_typer(bench, name="bench")
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP, envvar="SOJOURN_MODEL", show_envvar=False)]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to this file.")]
 # What a model that runs without a server can be given.
-GENERATE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory")
-OFFLINE_OPTIONS = (*GENERATE_OPTIONS, "num_kv_blocks", "kv_cache_dtype", "max_num_batched_tokens")
+GENERATE_OPTIONS = ("max_model_len", "threads", "backend", "kv_cache_memory", "kv_cache_dtype")
+OFFLINE_OPTIONS = (*GENERATE_OPTIONS, "num_kv_blocks", "max_num_batched_tokens")
 CHAT_OPTIONS = (*GENERATE_OPTIONS, "chat_template")
 
 
