@@ -135,7 +135,7 @@ class PagedKV {
     require(length(q, 1) == width && length(out, 0) == rows && length(out, 1) == width,
             "q and out must be [rows, heads * dim]");
     require(length(positions, 0) == rows, "one position per row");
-    require(tile >= 1 && tile <= kQueryTile, "an item has 1 to 8 query vectors");
+    require(tile >= 1 && tile <= kQueryTile, "an item has 1 to 24 query vectors");
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t position = positions.data()[r];
       require(position >= 0, "a position is not negative");

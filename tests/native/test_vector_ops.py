@@ -189,10 +189,10 @@ class Case:
         kv.write(self.table, 0, self.k[:written], self.v[:written])
         return kv
 
-    def attend(self, isa: str, positions: NDArray[np.int64], *, tile: int = 8) -> Array:
+    def attend(self, isa: str, positions: NDArray[np.int64], *, tile: int = 24) -> Array:
         return self.storage(isa).attend(self.table, positions, self.q[positions], tile=tile)
 
-    def check(self, isa: str, positions: NDArray[np.int64], *, tile: int = 8) -> None:
+    def check(self, isa: str, positions: NDArray[np.int64], *, tile: int = 24) -> None:
         expected = attention_twin(self.shape, self.q[positions], self.k, self.v, positions)
         close(self.attend(isa, positions, tile=tile), expected, relative=2e-5, absolute=3e-6)
 
@@ -250,7 +250,7 @@ def test_a_query_does_not_depend_on_the_company_in_its_item(isa: str, options: d
     case = Case(shape_of(6, 2, 64, **options), 530)
     positions = np.r_[0, 1, 14:19, 60, 100, 250:260, 400, 510:515, 529]
     alone = np.concatenate([case.attend(isa, positions[i : i + 1], tile=1) for i in range(len(positions))])
-    for tile in range(1, 9):
+    for tile in range(1, 25):
         assert same_bits(case.attend(isa, positions, tile=tile), alone)
     shuffle = np.random.default_rng(0).permutation(len(positions))
     assert same_bits(case.attend(isa, positions[shuffle]), alone[shuffle])
@@ -359,7 +359,7 @@ def test_attention_of_any_shape(data: st.DataObject) -> None:
     )
     case = Case(shape, data.draw(st.integers(1, 330)), seed=data.draw(st.integers(0, 100)))
     positions = np.array(data.draw(st.lists(st.integers(0, case.context - 1), min_size=1, max_size=6)))
-    tile = data.draw(st.integers(1, 8))
+    tile = data.draw(st.integers(1, 24))
     outputs = []
     for isa in ISAS:
         case.check(isa, positions, tile=tile)

@@ -15,7 +15,7 @@ enum class KVType : std::int32_t { F16, F32, Int8 };
 // Positions [first, last) of one sequence's context are attended in chunks that begin at multiples of this.
 inline constexpr std::int64_t kAttentionChunk = 256;
 // Query vectors (row, head) of one KV head that one work item computes together.
-inline constexpr std::int64_t kQueryTile = 8;
+inline constexpr std::int64_t kQueryTile = 24;
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
 struct AttentionShape {

@@ -14,7 +14,8 @@
 namespace sojourn {
 namespace {
 
-constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // no power of two: eight rows, eight cache sets
+constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // no power of two: each row in cache sets of its own,
+constexpr std::int64_t kQueryStride = kMaxHeadDim + kLanes;      // as here
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <int kCount>
@@ -22,7 +23,7 @@ struct Count {
   static constexpr int value = kCount;
 };
 
-// body(Count<n>) with n known to the compiler; 1 <= n <= 8.
+// body(Count<n>) with n known to the compiler; 1 <= n <= kTileQueries <= 12.
 template <typename Body>
 SOJOURN_INLINE void with_count(std::int64_t n, Body body) {
   switch (n) {
@@ -32,8 +33,12 @@ SOJOURN_INLINE void with_count(std::int64_t n, Body body) {
     case 4: return body(Count<4>());
     case 5: return body(Count<5>());
     case 6: return body(Count<6>());
-    case 7: return body(Count<7>());
-    default: return body(Count<8>());
+    case 7: return body(Count<7 < kTileQueries ? 7 : kTileQueries>());
+    case 8: return body(Count<8 < kTileQueries ? 8 : kTileQueries>());
+    case 9: return body(Count<9 < kTileQueries ? 9 : kTileQueries>());
+    case 10: return body(Count<10 < kTileQueries ? 10 : kTileQueries>());
+    case 11: return body(Count<11 < kTileQueries ? 11 : kTileQueries>());
+    default: return body(Count<kTileQueries>());
   }
 }
 
@@ -82,14 +87,32 @@ struct Pages {
   }
 };
 
-// Of the item's queries, those that see anything, their vectors interleaved and scaled.
+// Of the item's queries, those that see anything, their vectors scaled.
 struct Work {
   std::int64_t begin;  // first position of the chunk
   std::int64_t count;
   Span spans[kQueryTile];
   float* partial[kQueryTile];
-  alignas(64) float queries[kMaxHeadDim * kQueryTile];  // [head_dim][kQueryTile]
-  alignas(64) float scores[kQueryTile * kScoreStride];  // [kQueryTile][kScoreStride]
+  alignas(64) float queries[kQueryTile * kQueryStride];  // [kQueryTile][kQueryStride]
+  alignas(64) float scores[kQueryTile * kScoreStride];   // [kQueryTile][kScoreStride]
+
+  // What queries [first, first + size) see all of, and what at least one of them sees.
+  Span common(std::int64_t first, std::int64_t size) const {
+    Span span = spans[first];
+    for (std::int64_t i = first + 1; i < first + size; ++i) {
+      if (spans[i].first > span.first) span.first = spans[i].first;
+      if (spans[i].last < span.last) span.last = spans[i].last;
+    }
+    return span;
+  }
+  Span all(std::int64_t first, std::int64_t size) const {
+    Span span = spans[first];
+    for (std::int64_t i = first + 1; i < first + size; ++i) {
+      if (spans[i].first < span.first) span.first = spans[i].first;
+      if (spans[i].last > span.last) span.last = spans[i].last;
+    }
+    return span;
+  }
 };
 
 // Of the chunk's tokens, where K and V are codes: a score is multiplied by its key's scale, a weight by its value's.
@@ -119,6 +142,16 @@ Span visible(const AttentionShape& shape, std::int64_t position, std::int64_t be
   return {first, last};
 }
 
+// Codes only: the queries as the keys were turned, interleaved for it so that whole registers are turned at a time.
+void turn_queries(Work& work, std::int64_t head_dim) {
+  alignas(64) float turned[kMaxHeadDim * kQueryTile];  // [head_dim][count]
+  for (std::int64_t i = 0; i < work.count; ++i)
+    for (std::int64_t d = 0; d < head_dim; ++d) turned[d * work.count + i] = work.queries[i * kQueryStride + d];
+  hadamard(turned, head_dim, work.count);
+  for (std::int64_t i = 0; i < work.count; ++i)
+    for (std::int64_t d = 0; d < head_dim; ++d) work.queries[i * kQueryStride + d] = turned[d * work.count + i];
+}
+
 template <typename T>
 void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) {
   work.begin = item.chunk * kAttentionChunk;
@@ -130,9 +163,11 @@ void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) 
     const std::int64_t at = work.count++;
     work.spans[at] = span;
     work.partial[at] = item.partial[i];
-    for (std::int64_t d = 0; d < shape.head_dim; ++d) work.queries[d * kQueryTile + at] = item.q[i][d] * shape.scale;
+    float* query = work.queries + at * kQueryStride;
+    for (std::int64_t d = 0; d < shape.head_dim; d += kLanes)
+      store(query + d, load(item.q[i] + d) * broadcast(shape.scale));
   }
-  if (kCoded<T> && work.count > 0) hadamard(work.queries, shape.head_dim, kQueryTile);
+  if constexpr (kCoded<T>) turn_queries(work, shape.head_dim);
 }
 
 // The cache lines wanted after those of a tile that is being computed, asked for meanwhile. They are fetched into the
@@ -164,11 +199,11 @@ SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std:
   F32x16 acc[kRows][kPanels];
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) panel[p] = keys.panel(position + p * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) acc[i][p] = broadcast(0.0f);
-  for (std::int64_t d = 0; d < head_dim; ++d, queries += kQueryTile) {
+  for (std::int64_t d = 0; d < head_dim; ++d, ++queries) {
     F32x16 k[kPanels];
     ahead.prefetch(stride);
 #pragma GCC unroll 8
@@ -176,14 +211,14 @@ SOJOURN_INLINE void score_tile(const Pages<T>& keys, std::int64_t head_dim, std:
       k[p] = load(panel[p]);
       panel[p] += stride;
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
-      const F32x16 q = broadcast(queries[i]);
+      const F32x16 q = broadcast(queries[i * kQueryStride]);
 #pragma GCC unroll 8
       for (int p = 0; p < kPanels; ++p) acc[i][p] = fma(q, k[p], acc[i][p]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) store(scores + i * kScoreStride + p * kLanes, acc[i][p]);
@@ -268,7 +303,7 @@ struct Runs {
 template <int kRows, int kColumns, typename T>
 SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::int64_t dim, float* const* partial) {
   F32x16 acc[kRows][kColumns];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) acc[i][c] = load(partial[i] + 2 + dim + c * kLanes);
@@ -283,7 +318,7 @@ SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::in
       for (int c = 0; c < kColumns; c += 4 / sizeof(T)) __builtin_prefetch(next + c * kLanes, 0, 2);
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) v[c] = load(values + c * kLanes);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int i = 0; i < kRows; ++i) {
         const F32x16 w = broadcast(weights[i * kScoreStride]);
 #pragma GCC unroll 8
@@ -291,7 +326,7 @@ SOJOURN_INLINE void mix_tile(const Runs<T>& runs, std::int64_t head_dim, std::in
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) store(partial[i] + 2 + dim + c * kLanes, acc[i][c]);
@@ -314,29 +349,38 @@ SOJOURN_INLINE void for_query_groups(std::int64_t count, Body body) {
     with_count(count - first < size ? count - first : size, [&](auto n) { body(first, n); });
 }
 
-template <typename T>
-void mix(const Pages<T>& values, std::int64_t head_dim, Work& work) {
-  const auto add_alone = [&](std::int64_t i, Span span) {
-    if (span.first >= span.last) return;
-    mix_rows<1>(Runs<T>(values, head_dim, work.begin, span, work.scores + i * kScoreStride), head_dim,
-                work.partial + i);
-  };
-  Span common = work.spans[0];
-  for (std::int64_t i = 1; i < work.count; ++i) {
-    if (work.spans[i].first > common.first) common.first = work.spans[i].first;
-    if (work.spans[i].last < common.last) common.last = work.spans[i].last;
+// Adds to each of kRows queries the weighted values of a span that all of them see.
+template <int kRows, typename T>
+void mix_span(const Pages<T>& values, std::int64_t head_dim, Work& work, std::int64_t first, Span span) {
+  mix_rows<kRows>(Runs<T>(values, head_dim, work.begin, span, work.scores + first * kScoreStride), head_dim,
+                  work.partial + first);
+}
+
+// Adds to each of queries [first, end) its own span; neighbours with the same one, heads of one token, together.
+template <typename T, typename SpanOf>
+void mix_own(const Pages<T>& values, std::int64_t head_dim, Work& work, std::int64_t first, std::int64_t end,
+             SpanOf span_of) {
+  while (first < end) {
+    const Span span = span_of(work.spans[first]);
+    std::int64_t count = 1;
+    while (first + count < end && work.spans[first + count].first == work.spans[first].first &&
+           work.spans[first + count].last == work.spans[first].last)
+      ++count;
+    if (span.first < span.last)
+      with_count(count, [&](auto n) { mix_span<decltype(n)::value>(values, head_dim, work, first, span); });
+    first += count;
   }
-  if (common.first >= common.last) {
-    for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, work.spans[i]);
-    return;
-  }
+}
+
+template <int kRows, typename T>
+void mix(const Pages<T>& values, std::int64_t head_dim, Work& work, std::int64_t first) {
+  const Span common = work.common(first, kRows);
+  const std::int64_t end = first + kRows;
+  if (common.first >= common.last) return mix_own(values, head_dim, work, first, end, [](Span span) { return span; });
   // What only some queries see is added to those alone, before and after what all see: tokens stay in ascending order.
-  for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {work.spans[i].first, common.first});
-  for_query_groups(work.count, [&](std::int64_t first, auto n) {
-    mix_rows<decltype(n)::value>(Runs<T>(values, head_dim, work.begin, common, work.scores + first * kScoreStride),
-                                 head_dim, work.partial + first);
-  });
-  for (std::int64_t i = 0; i < work.count; ++i) add_alone(i, {common.last, work.spans[i].last});
+  mix_own(values, head_dim, work, first, end, [&](Span span) { return Span{span.first, common.first}; });
+  mix_span<kRows>(values, head_dim, work, first, common);
+  mix_own(values, head_dim, work, first, end, [&](Span span) { return Span{common.last, span.last}; });
 }
 
 template <typename T>
@@ -345,20 +389,16 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
   gather<T>(shape, item, work);
   if (work.count == 0) return;
   const Pages<T> keys(layer.keys, shape, item), values(layer.values, shape, item);
-  Span all = work.spans[0];
-  for (std::int64_t i = 1; i < work.count; ++i) {
-    if (work.spans[i].first < all.first) all.first = work.spans[i].first;
-    if (work.spans[i].last > all.last) all.last = work.spans[i].last;
-  }
-  for_query_groups(work.count, [&](std::int64_t first, auto n) {
-    score_rows<decltype(n)::value>(keys, values, shape.head_dim, work.begin, all, work.queries + first,
-                                   work.scores + first * kScoreStride);
-  });
   Scales scales;
-  if constexpr (kCoded<T>) scales.read(keys, values, work.begin, all);
-  for (std::int64_t i = 0; i < work.count; ++i)
-    weigh<kCoded<T>>(shape, work.spans[i], scales, work.scores + i * kScoreStride, work.partial[i]);
-  mix(values, shape.head_dim, work);
+  if constexpr (kCoded<T>) scales.read(keys, values, work.begin, work.all(0, work.count));
+  for_query_groups(work.count, [&](std::int64_t first, auto n) {
+    constexpr int kRows = decltype(n)::value;
+    score_rows<kRows>(keys, values, shape.head_dim, work.begin, work.all(first, kRows),
+                      work.queries + first * kQueryStride, work.scores + first * kScoreStride);
+    for (std::int64_t i = first; i < first + kRows; ++i)
+      weigh<kCoded<T>>(shape, work.spans[i], scales, work.scores + i * kScoreStride, work.partial[i]);
+    mix<kRows>(values, shape.head_dim, work, first);
+  });
 }
 
 void attend(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {

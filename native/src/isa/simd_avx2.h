@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "simd_tree.h"
+
 namespace sojourn {
 namespace {
 
@@ -79,6 +81,8 @@ SOJOURN_INLINE __m256 power_of_two(__m256 a) {
 }
 // 2^n for the integer n in the low bits of `a`, which is 1.5 * 2^23 + n.
 SOJOURN_INLINE F32x16 power_of_two(F32x16 a) { return {power_of_two(a.lo), power_of_two(a.hi)}; }
+SOJOURN_INLINE float sum(F32x16 a) { return sum(_mm256_add_ps(a.lo, a.hi)); }
+SOJOURN_INLINE float maximum(F32x16 a) { return maximum(_mm256_max_ps(a.lo, a.hi)); }
 
 // Sixteen doubles, to add floats to.
 struct F64x16 {

@@ -10,10 +10,12 @@
 
 #include <cstdint>
 
+#include "simd_tree.h"
+
 namespace sojourn {
 namespace {
 
-constexpr int kTileQueries = 8;   // attention: query vectors of one register tile,
+constexpr int kTileQueries = 12;  // attention: query vectors of one register tile,
 constexpr int kTileVectors = 24;  // and its accumulators, so that operands still find registers
 
 struct F32x16 {
@@ -61,6 +63,12 @@ SOJOURN_INLINE F32x16 with_sign(F32x16 magnitude, F32x16 sign) {
 SOJOURN_INLINE F32x16 power_of_two(F32x16 a) {
   const __m512i shifted = _mm512_slli_epi32(_mm512_castps_si512(a.v), 23);
   return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
+}
+SOJOURN_INLINE float sum(F32x16 a) {
+  return sum(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
+}
+SOJOURN_INLINE float maximum(F32x16 a) {
+  return maximum(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1)));
 }
 
 // Sixteen doubles, to add floats to.

@@ -23,24 +23,6 @@ SOJOURN_INLINE void store_part(float* p, std::int64_t count, F32x16 a) {
   for (std::int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
 
-// The lanes joined in a fixed tree: 8 apart, 4 apart, 2 apart, neighbours.
-template <typename Join>
-SOJOURN_INLINE float reduce(F32x16 a, Join join) {
-  alignas(64) float lanes[kLanes];
-  store(lanes, a);
-  for (int half = 8; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
-  return lanes[0];
-}
-
-SOJOURN_INLINE float sum(F32x16 a) {
-  return reduce(a, [](float x, float y) { return x + y; });
-}
-
-SOJOURN_INLINE float maximum(F32x16 a) {
-  return reduce(a, [](float x, float y) { return x > y ? x : y; });
-}
-
 constexpr float kLowestExponent = -87.0f;  // below, exp would be subnormal: it is 0
 
 // exp for kLowestExponent <= x <= 89. x = n ln 2 + r after Cody and Waite, exp(r) by the polynomial of the Cephes

@@ -153,6 +153,22 @@ SOJOURN_INLINE F64x16 operator+(F64x16 a, F32x16 b) {
 }
 SOJOURN_INLINE void store(double* p, F64x16 a) { std::memcpy(p, &a, sizeof a); }
 
+// The lanes joined in a fixed tree: 8 apart, 4 apart, 2 apart, neighbours.
+template <typename Join>
+SOJOURN_INLINE float reduce(F32x16 a, Join join) {
+  alignas(64) float lanes[16];
+  store(lanes, a);
+  for (int half = 8; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
+  return lanes[0];
+}
+SOJOURN_INLINE float sum(F32x16 a) {
+  return reduce(a, [](float x, float y) { return x + y; });
+}
+SOJOURN_INLINE float maximum(F32x16 a) {
+  return reduce(a, [](float x, float y) { return x > y ? x : y; });
+}
+
 #undef SOJOURN_FOUR
 
 }  // namespace
