@@ -1,10 +1,16 @@
-// Workers wait in three ways: spinning inside a step, where a phase lasts microseconds; spinning briefly after it, since
-// the next step usually follows at once; then asleep, so that an idle engine costs nothing.
+// Workers wait in two ways: spinning while what they wait for is microseconds away, inside a step as well as between two;
+// then asleep. Inside a step that means that another worker has lost its core to some other program: one that spun on
+// would use up its share of a busy machine with waiting, and the kernel would make it wait in turn when it has work.
 #include "sojourn/thread_pool.h"
 
 #if defined(__linux__)
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
 #endif
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
@@ -13,8 +19,8 @@
 namespace sojourn {
 namespace {
 
-constexpr int kSpinsBeforeYield = 20'000;  // about 1 ms: longer than any phase, so the other worker was preempted
-constexpr int kSpinsBeforeSleep = 4'000;   // about 0.2 ms between steps
+constexpr int kSpinsInStep = 1'000;        // about 50 us: workers that all have their cores wait less for each other
+constexpr int kSpinsBetweenSteps = 4'000;  // about 0.2 ms
 
 void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -38,6 +44,42 @@ void pin_to_nth_allowed_cpu(int n) {
 #else
   (void)n;
 #endif
+}
+
+// Returns when `counter` no longer is `value`, or earlier.
+void sleep_while(std::atomic<std::uint32_t>& counter, std::uint32_t value) {
+#if defined(__linux__)
+  syscall(SYS_futex, &counter, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+#else
+  if (counter.load(std::memory_order_relaxed) == value) std::this_thread::yield();
+#endif
+}
+
+void wake_sleepers(std::atomic<std::uint32_t>& counter) {
+#if defined(__linux__)
+  syscall(SYS_futex, &counter, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+#else
+  (void)counter;
+#endif
+}
+
+// Sequentially consistent, like the sleeper's announcement: either it sees the new value or this sees it.
+void count_up(PaddedCounter& counter) {
+  counter.value.fetch_add(1);
+  if (counter.sleepers.load() > 0) wake_sleepers(counter.value);
+}
+
+// Waits until `counter` has reached `target`, modulo 2^32.
+void await(PaddedCounter& counter, std::uint32_t target) {
+  const auto missing = [&](std::uint32_t value) { return static_cast<std::int32_t>(value - target) < 0; };
+  for (int spins = 0; spins < kSpinsInStep; ++spins) {
+    if (!missing(counter.value.load(std::memory_order_acquire))) return;
+    relax();
+  }
+  counter.sleepers.fetch_add(1);
+  for (std::uint32_t value = counter.value.load(); missing(value); value = counter.value.load())
+    sleep_while(counter.value, value);
+  counter.sleepers.fetch_sub(1);
 }
 
 }  // namespace
@@ -64,35 +106,22 @@ void ThreadPool::run(const std::function<void(int)>& work) {
   }
   wake_.notify_all();
   work(0);
-  await(done_.value, static_cast<std::uint32_t>(threads_.size()));
+  await(done_, static_cast<std::uint32_t>(threads_.size()));
 }
 
 void ThreadPool::barrier(int worker) {
   const std::size_t self = static_cast<std::size_t>(worker);
   const std::uint32_t reached = arrived_[self].value.load(std::memory_order_relaxed) + 1;
-  arrived_[self].value.store(reached, std::memory_order_release);
+  count_up(arrived_[self]);
   for (std::size_t other = 0; other < arrived_.size(); ++other)
-    if (other != self) await(arrived_[other].value, reached);
-}
-
-// Waits until `counter` has reached `target`, modulo 2^32.
-void ThreadPool::await(const std::atomic<std::uint32_t>& counter, std::uint32_t target) const {
-  int spins = 0;
-  while (static_cast<std::int32_t>(counter.load(std::memory_order_acquire) - target) < 0) {
-    if (++spins < kSpinsBeforeYield) {
-      relax();
-    } else {
-      std::this_thread::yield();
-      spins = 0;
-    }
-  }
+    if (other != self) await(arrived_[other], reached);
 }
 
 void ThreadPool::serve(int worker) {
   pin_to_nth_allowed_cpu(worker);
   std::uint32_t seen = 0;
   for (;;) {
-    for (int spins = 0; started_.value.load(std::memory_order_acquire) == seen && spins < kSpinsBeforeSleep; ++spins)
+    for (int spins = 0; started_.value.load(std::memory_order_acquire) == seen && spins < kSpinsBetweenSteps; ++spins)
       relax();
     if (started_.value.load(std::memory_order_acquire) == seen) {
       std::unique_lock<std::mutex> lock(mutex_);
@@ -101,7 +130,7 @@ void ThreadPool::serve(int worker) {
     }
     ++seen;
     (*work_)(worker);
-    done_.value.fetch_add(1, std::memory_order_release);
+    count_up(done_);
   }
 }
 

@@ -195,3 +195,15 @@ def test_text_does_not_depend_on_how_tokens_are_grouped(text, stops, min_tokens,
     ids = [*byte_ids(text), *byte_ids("!")]
     one_by_one, grouped = run(ids, **options)[1], run(ids, per_delta=per_delta, **options)[1]
     assert merge(one_by_one) == merge(grouped)
+
+
+@given(
+    st.lists(st.integers(0, 255), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from([None, 0]),
+)
+def test_tokens_taken_together_give_what_they_give_one_by_one(token_ids, per_delta, logprobs):
+    """A choice with a stop string looks at each token; one that nothing can stop takes a step's tokens together."""
+    together = run(token_ids, per_delta=per_delta, logprobs=logprobs)[1]
+    one_by_one = run(token_ids, per_delta=per_delta, logprobs=logprobs, stop=("\ud800",))[1]
+    assert together == one_by_one

@@ -12,9 +12,11 @@
 
 namespace sojourn {
 
-// Cache-line sized, so that one worker's waiting doesn't slow another's writing.
+// Counts up, and threads wait until it has got somewhere. Cache-line sized, so that one worker's waiting doesn't slow
+// another's writing.
 struct alignas(128) PaddedCounter {
   std::atomic<std::uint32_t> value{0};
+  std::atomic<std::uint32_t> sleepers{0};
 };
 
 class ThreadPool {
@@ -35,8 +37,6 @@ class ThreadPool {
 
  private:
   void serve(int worker);
-  void await(const std::atomic<std::uint32_t>& counter, std::uint32_t target) const;
-
   std::vector<PaddedCounter> arrived_;  // barriers each worker has reached
   const std::function<void(int)>* work_ = nullptr;
   PaddedCounter started_;  // runs begun
