@@ -77,14 +77,18 @@ def memory_total_bytes(root: Path = ROOT) -> int:
     return total
 
 
-def cpu_features(root: Path = ROOT) -> tuple[str, ...]:
-    """The instruction sets of FEATURES that this CPU has."""
-    found: set[str] = set()
+def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+    """Everything /proc/cpuinfo says that this CPU has; empty where there is no such file."""
     for line in _lines(root / "proc/cpuinfo"):
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
-            found = set(value.split())
-            break
+            return frozenset(value.split())
+    return frozenset()
+
+
+def cpu_features(root: Path = ROOT) -> tuple[str, ...]:
+    """The instruction sets of FEATURES that this CPU has."""
+    found = cpu_flags(root)
     return tuple(feature for feature in FEATURES if feature in found)
 
 

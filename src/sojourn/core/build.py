@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from sojourn.executor.runner import Backend, ModelRunner, TokenSampler
 from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
 from sojourn.records import EngineInfo
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it that is done
 
@@ -68,11 +71,14 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
             on_weight=on_weight,
         )
         name, isa, weight_bytes = "native", backend.isa, backend.weight_bytes
+        why = backend.isa_reason
     else:
         backend = model.reference_backend(
             plan.num_blocks, block_size, threads=threads, kv_dtype=kv_dtype, on_weight=on_weight
         )
         name, isa = "reference" if obstacle is None else f"reference: {obstacle}", "NumPy"
+        why = "--backend reference" if obstacle is None else obstacle
+    logger.info("kernels: %s (%s); K and V in %s (%s)", isa, why, kv_dtype, config.cache.kv_cache_dtype)
     info = EngineInfo(
         model=config.model,
         architecture=model.config.architecture,

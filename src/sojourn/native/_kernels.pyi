@@ -8,6 +8,11 @@ def formats() -> dict[str, tuple[int, int]]: ...
 def isas() -> list[str]:
     """Instruction sets this machine has kernels for, best first."""
 
+def missing_isas() -> dict[str, list[str]]:
+    """Instruction sets there are kernels for but not the processor: name -> features it lacks, best first."""
+
+needs: str  # see build_needs.py
+
 class Executor:
     """A model as a list of ops, built once in execution order and replayed for any batch (see sojourn/executor.h).
 

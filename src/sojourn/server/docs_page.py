@@ -1,4 +1,4 @@
-"""The page on which the API can be read and tried: Swagger UI, its files from a package, so it needs no other network."""
+"""The page on which the API can be read and tried: Swagger UI, its files from a package, so no CDN is needed."""
 
 from __future__ import annotations
 
