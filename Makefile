@@ -105,6 +105,7 @@ bench-native: dev
 	$(BIN)/cmake --build build/bench
 	build/bench/bench_matmul --rows 1,8,64
 	build/bench/bench_attention
+	build/bench/bench_step
 	build/bench/bench_vector
 
 bench: setup

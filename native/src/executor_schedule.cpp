@@ -13,7 +13,6 @@ namespace sojourn {
 namespace {
 
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of a worker's buffers: with some weights they fit a cache of 1 MiB
-constexpr std::int64_t kMinBlockRows = 24;       // fewer don't hide the reading of the weights
 
 const char* op_name(OpKind kind) {
   switch (kind) {

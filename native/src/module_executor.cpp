@@ -173,6 +173,14 @@ void bind_executor(nb::module_& m) {
       .def("head_argmax", &head_argmax, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("ids").noconvert(),
            nb::arg("maxima").noconvert())
       .def_prop_ro("pool", [](Model& m) -> sojourn::ThreadPool& { return m.executor.pool(); }, nb::rv_policy::reference_internal)
+      .def("allocate_kv", [](Model& m, std::int64_t num_blocks) {
+             if (num_blocks < 1) throw std::invalid_argument("at least one KV block");
+             m.executor.allocate_kv(num_blocks);
+           }, nb::arg("num_blocks"))
+      .def("step_bytes", [](Model& m, std::int64_t context) {
+             if (context < 1) throw std::invalid_argument("a context of at least one token");
+             return m.executor.step_bytes(context);
+           }, nb::arg("context"))
       .def_prop_ro("matrix_bytes", [](const Model& m) { return m.matrix_bytes; })
       .def_prop_ro("arena_bytes", [](const Model& m) { return m.executor.arena_bytes(); })
       .def_prop_ro("kv_bytes", [](const Model& m) { return m.executor.kv_bytes(); });

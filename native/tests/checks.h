@@ -42,6 +42,7 @@ class Digest {
 std::uint64_t check_matmul(sojourn::Isa isa);
 std::uint64_t check_vector_ops(sojourn::Isa isa);
 std::uint64_t check_attention(sojourn::Isa isa);
+std::uint64_t check_sampling(sojourn::Isa isa);
 void check_executor(sojourn::Isa isa);
 
 }  // namespace checks

@@ -1,7 +1,8 @@
 // Checks every kernel of every instruction set this machine runs against plain loops in double. Needs no Python, so it
 // runs where the extension module can't: under an emulator, or with sanitizers. Exit status 1: something is wrong.
 //
-// Matrix products have the same bits on every instruction set, the other kernels on all that fuse multiply and add. The
+// Matrix products and sampling have the same bits on every instruction set, the other kernels on all that fuse multiply and
+// add. The
 // digests below are those bits; a change of the order of operations changes them, and with them every model's output.
 #include <cinttypes>
 #include <cstdio>
@@ -10,7 +11,8 @@
 
 namespace {
 
-constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0x5c80cbaf2d479348;
+constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0x5c80cbaf2d479348,
+                        kSampling = 0;
 
 bool fuses(sojourn::Isa isa) {
 #if defined(__aarch64__)
@@ -32,13 +34,14 @@ int main() {
       continue;
     }
     const std::uint64_t products = checks::check_matmul(isa), vectors = checks::check_vector_ops(isa),
-                        attention = checks::check_attention(isa);
+                        attention = checks::check_attention(isa), sampling = checks::check_sampling(isa);
     checks::check_executor(isa);
     checks::expect(products == kProducts, "the bits of matrix products have changed", name);
+    checks::expect(sampling == kSampling, "the bits of sampling have changed", name);
     if (fuses(isa)) checks::expect(vectors == kVectorOps, "the bits of norms, gates and rotations have changed", name);
     if (fuses(isa)) checks::expect(attention == kAttention, "the bits of attention have changed", name);
-    std::printf("%.*s: products %016" PRIx64 ", vector ops %016" PRIx64 ", attention %016" PRIx64 "\n", length, name.data(),
-                products, vectors, attention);
+    std::printf("%.*s: products %016" PRIx64 ", vector ops %016" PRIx64 ", attention %016" PRIx64 ", sampling %016" PRIx64 "\n",
+                length, name.data(), products, vectors, attention, sampling);
   }
   const int failures = checks::failures();
   if (failures == 0) std::printf("all kernels agree\n");

@@ -65,6 +65,7 @@ class NativeBackend:
         self._executor.begin_head(lowering.take(graph.selected))
         self._logits = lowering.section(graph.head, graph.logits)
         checkpoint.release()
+        self._max_rows = max_rows
         self._hidden_width = graph.hidden.width
         self._vocab_size = graph.logits.width
         self._logits_stride = self._executor.padded_width(self._logits)
@@ -77,6 +78,15 @@ class NativeBackend:
     @property
     def weight_bytes(self) -> int:
         return self._executor.matrix_bytes
+
+    def step_bytes(self, max_num_seqs: int, context: int) -> int:
+        """What the largest step takes beside weights, K and V: all rows, the last of `context`, and their logits."""
+        rows = self._max_rows * self._hidden_width + min(max_num_seqs, self._max_rows) * self._logits_stride
+        return self._executor.step_bytes(context) + rows * np.dtype(np.float32).itemsize
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        """For a backend that was made without KV blocks, since their number follows from what the rest takes."""
+        self._executor.allocate_kv(num_blocks)
 
     def forward(self, plan: StepPlan) -> NDArray[np.float32]:
         """Computes the plan's T tokens and writes their K and V. -> [T, hidden], rows to be given to `logits`."""

@@ -65,6 +65,12 @@ class Executor:
     @property
     def pool(self) -> ThreadPool:
         """Its workers, idle between calls."""
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Gives every layer K and V of so many blocks, their contents undefined."""
+
+    def step_bytes(self, context: int) -> int:
+        """Bytes that the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`."""
+
     @property
     def matrix_bytes(self) -> int: ...
     @property
