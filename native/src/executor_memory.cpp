@@ -30,14 +30,17 @@ std::size_t Executor::attention_bytes(std::int64_t sequences, std::int64_t rows,
   return step.attention_bytes;
 }
 
-std::size_t Executor::step_bytes(std::int64_t context) {
+std::size_t Executor::step_bytes(std::int64_t context, std::int64_t head_rows) {
   const std::int64_t workers = pool_.size(), block = block_rows(max_rows_);
   // Buffers that blocks have their own of are filled as a whole only by steps too small for blocks.
   const std::int64_t small_rows = block > 0 ? std::min(max_rows_, workers * kMinBlockRows) : max_rows_;
   std::size_t bytes = 0;
   for (const Buffer& buffer : buffers_) {
-    const std::int64_t rows = buffer.crosses ? max_rows_ : small_rows;
-    const std::int64_t own_rows = buffer.crosses || block == 0 ? 0 : workers * kMaxBlockRows;
+    std::int64_t rows = std::min(max_rows_, head_rows), own_rows = 0;
+    if (buffer.in_body) {
+      rows = buffer.crosses ? max_rows_ : small_rows;
+      own_rows = buffer.crosses || block == 0 ? 0 : workers * kMaxBlockRows;
+    }
     bytes += static_cast<std::size_t>(rows + own_rows) * buffer.bytes_per_row();
   }
   for (const Rotation& rotation : rotations_)

@@ -50,6 +50,7 @@ struct Executor::Buffer {
   Array<std::int8_t> codes;
   Array<float> scales;
   Array<std::int32_t> sums;
+  bool in_body = false;  // not of the head alone
 
   void allocate_data(std::int64_t rows) {
     owned = allocate<float>(rows * stride);

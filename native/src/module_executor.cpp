@@ -177,10 +177,10 @@ void bind_executor(nb::module_& m) {
              if (num_blocks < 1) throw std::invalid_argument("at least one KV block");
              m.executor.allocate_kv(num_blocks);
            }, nb::arg("num_blocks"))
-      .def("step_bytes", [](Model& m, std::int64_t context) {
-             if (context < 1) throw std::invalid_argument("a context of at least one token");
-             return m.executor.step_bytes(context);
-           }, nb::arg("context"))
+      .def("step_bytes", [](Model& m, std::int64_t context, std::int64_t head_rows) {
+             if (context < 1 || head_rows < 1) throw std::invalid_argument("a context and rows of at least one");
+             return m.executor.step_bytes(context, head_rows);
+           }, nb::arg("context"), nb::arg("head_rows"))
       .def_prop_ro("matrix_bytes", [](const Model& m) { return m.matrix_bytes; })
       .def_prop_ro("arena_bytes", [](const Model& m) { return m.executor.arena_bytes(); })
       .def_prop_ro("kv_bytes", [](const Model& m) { return m.executor.kv_bytes(); });

@@ -11,8 +11,8 @@
 
 namespace {
 
-constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0x5c80cbaf2d479348,
-                        kSampling = 0;
+constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0xb8f39b4fcc879f82,
+                        kSampling = 0x73580d0d417f28f0;
 
 bool fuses(sojourn::Isa isa) {
 #if defined(__aarch64__)

@@ -98,8 +98,9 @@ class Executor {
   std::int64_t padded_width(BufferId id) const;
   std::size_t arena_bytes() const;
   std::size_t kv_bytes() const;
-  // Bytes that the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`.
-  std::size_t step_bytes(std::int64_t context);
+  // Bytes that the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`,
+  // and the logits of `head_rows`.
+  std::size_t step_bytes(std::int64_t context, std::int64_t head_rows);
   int threads() const { return pool_.size(); }
   // Free between calls, for whatever the caller computes with the results.
   ThreadPool& pool() { return pool_; }

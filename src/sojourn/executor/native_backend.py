@@ -81,8 +81,8 @@ class NativeBackend:
 
     def step_bytes(self, max_num_seqs: int, context: int) -> int:
         """What the largest step takes beside weights, K and V: all rows, the last of `context`, and their logits."""
-        rows = self._max_rows * self._hidden_width + min(max_num_seqs, self._max_rows) * self._logits_stride
-        return self._executor.step_bytes(context) + rows * np.dtype(np.float32).itemsize
+        hidden = np.dtype(np.float32).itemsize * self._max_rows * self._hidden_width
+        return hidden + self._executor.step_bytes(context, max_num_seqs)
 
     def allocate_kv(self, num_blocks: int) -> None:
         """For a backend that was made without KV blocks, since their number follows from what the rest takes."""

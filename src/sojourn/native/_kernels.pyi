@@ -68,8 +68,9 @@ class Executor:
     def allocate_kv(self, num_blocks: int) -> None:
         """Gives every layer K and V of so many blocks, their contents undefined."""
 
-    def step_bytes(self, context: int) -> int:
-        """Bytes that the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`."""
+    def step_bytes(self, context: int, head_rows: int) -> int:
+        """What the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`, and the logits
+        of `head_rows`."""
 
     @property
     def matrix_bytes(self) -> int: ...

@@ -28,7 +28,7 @@ def check_library(library: Path, root: Path = machine.ROOT) -> None:
     flags = machine.cpu_flags(root)
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _NEEDS.search(data)
-    needs = found[1].decode().split() if found else []
+        needs = found[1].decode().split() if found else []
     missing = [name for name in needs if flags and name not in flags]
     if missing:
         raise StartupError(
