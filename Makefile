@@ -3,6 +3,7 @@
 #   make serve [ARGS="--port 9000"]   set up, fetch the default model, serve it on port 8000
 #   make test                         lint, then every test that needs at most the default model
 #   make test-all                     the same, then the tests of the other two models
+#   make test-native                  the kernels without Python: sanitizers, an emulated ARM processor, clang
 
 # The first interpreter that runs and is new enough (a version manager's shim may exist and not run).
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -17,11 +18,12 @@ OTHER_MODELS := qwen2.5-coder:0.5b gemma3:270m
 SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pyproject.toml README.md LICENSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev serve test test-models test-all lint format bench peers compare accuracy measure-install measure-ready clean
+.PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
+.PHONY: lint format bench bench-native peers compare accuracy measure-install measure-ready clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | peers | compare | accuracy | measure-install | measure-ready | clean"
+	@echo "   make setup | lint | format | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -71,6 +73,40 @@ test-models: dev
 	$(BIN)/python -m pytest -m models $(ARGS)
 
 test-all: test test-models
+
+# The kernels without Python, each build in a folder of its own under build/. native/tests/self_check.cpp says what is checked.
+NATIVE = $(BIN)/cmake -S native -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DSOJOURN_MODULE=OFF
+SELF_CHECK = $(NATIVE) -DSOJOURN_CHECK=ON
+
+test-native: test-sanitizers test-aarch64 test-clang
+
+test-sanitizers: dev
+	$(SELF_CHECK) -B build/sanitizers -DSOJOURN_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitizers
+	build/sanitizers/self_check
+
+test-aarch64: dev test-tools
+	$(SELF_CHECK) -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+	$(BIN)/cmake --build build/aarch64
+	qemu-aarch64 -L /usr/aarch64-linux-gnu build/aarch64/self_check
+
+# As on a system that is not Linux: without what is called there only.
+test-clang: dev test-tools
+	$(SELF_CHECK) -B build/clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS=-U__linux__ -DSOJOURN_BENCH=ON
+	$(BIN)/cmake --build build/clang
+	build/clang/self_check
+
+test-tools:
+	@sh tools/install_check_tools.sh
+
+# Each program measures the ceilings it shows shares of in the same run.
+bench-native: dev
+	$(NATIVE) -B build/bench -DSOJOURN_BENCH=ON -DCMAKE_BUILD_TYPE=Release
+	$(BIN)/cmake --build build/bench
+	build/bench/bench_matmul --rows 1,8,64
+	build/bench/bench_attention
+	build/bench/bench_step
+	build/bench/bench_vector
 
 bench: setup
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)

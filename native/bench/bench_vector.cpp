@@ -1,9 +1,10 @@
 // The element-wise kernels alone, one thread, by processor time: nanoseconds a row and GB/s, on rows that lie in the
-// second-level cache.
+// second-level cache, beside what copying those rows reaches in the same run.
 //
 // Usage: bench_vector [portable|avx2|avx512_vnni]; without an argument the best that the machine runs.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <string_view>
 #include <vector>
@@ -23,9 +24,9 @@ double now() {
 
 constexpr std::int64_t kRows = 16;
 
-// `bytes` are what a row reads and writes.
+// Seconds a row.
 template <typename Body>
-void measure(const char* name, std::int64_t width, std::int64_t bytes, Body body) {
+double seconds_of(Body body) {
   constexpr int kCalls = 200;
   std::vector<double> seconds;
   for (int repeat = 0; repeat < 9; ++repeat) {
@@ -34,15 +35,23 @@ void measure(const char* name, std::int64_t width, std::int64_t bytes, Body body
     seconds.push_back((now() - start) / kCalls / kRows);
   }
   std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  std::printf("%-12s width %5ld  %8.1f ns a row  %6.1f GB/s\n", name, static_cast<long>(width), median * 1e9,
-              static_cast<double>(bytes) / median / 1e9);
+  return seconds[seconds.size() / 2];
 }
 
 void run(const VectorKernels& kernels, std::int64_t width) {
   std::vector<float> x(kRows * width, 0.5f), y(kRows * width, 0.25f), out(kRows * width);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 37) * 0.2f - 3.5f;
   const std::int64_t count = kRows * width, row = width * 4;
+  const double copy = 2.0 * static_cast<double>(row) / seconds_of([&] {
+    std::memcpy(out.data(), x.data(), static_cast<std::size_t>(kRows * row));
+    asm volatile("" : : "r"(out.data()) : "memory");  // each copy counts
+  });
+  // `bytes` are what a row reads and writes.
+  const auto measure = [&](const char* name, std::int64_t columns, std::int64_t bytes, auto body) {
+    const double seconds = seconds_of(body), rate = static_cast<double>(bytes) / seconds;
+    std::printf("%-12s width %5ld  %8.1f ns a row  %6.1f GB/s  %3.0f%% of a copy's %.1f\n", name, static_cast<long>(columns),
+                seconds * 1e9, rate / 1e9, 100 * rate / copy, copy / 1e9);
+  };
   measure("rms_norm", width, 2 * row,
           [&] { kernels.rms_norm(x.data(), kRows, width, width, y.data(), 1e-5f, 0, out.data()); });
   measure("silu", width, 3 * row,

@@ -1,10 +1,6 @@
-// What the programs of this folder share: a pinned team, windows shorter than a time slice, random weights, and the
+// What the programs of this folder share: a team, pinned on Linux, windows shorter than a time slice, random weights, and the
 // ceilings that figures stand beside: read bandwidth, and loops of nothing but VPDPBUSD or fused multiply-adds.
 #pragma once
-
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,6 +14,11 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#endif
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -54,11 +55,13 @@ class Team {
   }
 
  private:
-  static void pin(int cpu) {
+  static void pin([[maybe_unused]] int cpu) {
+#if defined(__linux__)
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+#endif
   }
   void serve(int index) {
     pin(index);
@@ -101,7 +104,9 @@ std::atomic<std::uint64_t> g_sink;  // keeps results of measured loops alive
 inline double read_bandwidth(Team& team) {
   constexpr std::size_t kWords = (std::size_t{100} << 20) / 8, kHugePage = std::size_t{2} << 20;
   const std::unique_ptr<void, decltype(&std::free)> owner(std::aligned_alloc(kHugePage, kWords * 8), &std::free);
+#if defined(__linux__)
   madvise(owner.get(), kWords * 8, MADV_HUGEPAGE);
+#endif
   std::uint64_t* memory = static_cast<std::uint64_t*>(owner.get());
   std::fill_n(memory, kWords, 1);
   const std::size_t share = kWords / static_cast<std::size_t>(team.size());

@@ -59,6 +59,7 @@ void Executor::plan_attention(const std::vector<Op>& ops, Step& step) {
   step.sequence_of.resize(static_cast<std::size_t>(step.input.tokens));
   for (std::int64_t s = 0; s < step.input.sequences; ++s)
     std::fill(step.sequence_of.begin() + step.input.cu_seqlens[s], step.sequence_of.begin() + step.input.cu_seqlens[s + 1], s);
+  step.attention_bytes = static_cast<std::size_t>(partial_floats + scratch_floats * pool_.size()) * sizeof(float);
   if (partial_floats > 0) step.partials = allocate<float>(partial_floats);
   for (int worker = 0; scratch_floats > 0 && worker < pool_.size(); ++worker)
     step.scratch.push_back(allocate<float>(scratch_floats));

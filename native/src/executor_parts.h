@@ -38,6 +38,7 @@ Array<T> allocate(std::int64_t count) {
 }
 
 inline constexpr std::int64_t kMaxBlockRows = 64;
+inline constexpr std::int64_t kMinBlockRows = 24;  // fewer don't hide the reading of the weights
 
 struct Executor::Buffer {
   explicit Buffer(std::int64_t columns) : width(columns), stride(round_up(columns, kPair)) {}
@@ -49,6 +50,7 @@ struct Executor::Buffer {
   Array<std::int8_t> codes;
   Array<float> scales;
   Array<std::int32_t> sums;
+  bool in_body = false;  // not of the head alone
 
   void allocate_data(std::int64_t rows) {
     owned = allocate<float>(rows * stride);
@@ -147,6 +149,7 @@ struct Step {
   std::int64_t block_rows = 0;            // most rows of a block; 0: op by op
   std::vector<std::int64_t> sequence_of;  // [tokens]
   std::vector<std::unique_ptr<AttentionWork>> attention;  // one per attention op
+  std::size_t attention_bytes = 0;        // of the next two
   Array<float> partials;                  // in_chunks: [items, kQueryTile, head_dim + 2] of the op being computed
   std::vector<Array<float>> scratch;      // otherwise: one per worker, [kQueryTile, chunks, head_dim + 2]
 };

@@ -13,7 +13,6 @@ namespace sojourn {
 namespace {
 
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of a worker's buffers: with some weights they fit a cache of 1 MiB
-constexpr std::int64_t kMinBlockRows = 24;       // fewer don't hide the reading of the weights
 
 const char* op_name(OpKind kind) {
   switch (kind) {
@@ -71,7 +70,10 @@ void visit_buffers(const Op& op, Visit visit) {
 
 // A buffer of the body crosses from one run of row ops to another if it is read in one that has not written it before.
 void Executor::find_crossing_buffers() {
-  for (const Op& op : body_) visit_buffers(op, [&](BufferId id, bool) { buffers_[static_cast<std::size_t>(id)].crosses = false; });
+  for (const Op& op : body_) visit_buffers(op, [&](BufferId id, bool) {
+      Buffer& buffer = buffers_[static_cast<std::size_t>(id)];
+      buffer.crosses = false, buffer.in_body = true;
+    });
   std::vector<bool> written(buffers_.size());
   for (const Op& op : body_) {
     visit_buffers(op, [&](BufferId id, bool writes) {

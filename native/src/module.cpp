@@ -49,5 +49,6 @@ NB_MODULE(_kernels, m) {
   bind_sampler(m);  // first: the executor hands out its thread pool
   bind_executor(m);
   bind_matmul(m);
+  bind_needs(m);
   bind_vector(m);
 }

@@ -16,5 +16,6 @@ sojourn::KVType kv_type_of(const std::string& name);
 
 void bind_executor(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
+void bind_needs(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
 void bind_vector(nanobind::module_& m);

@@ -97,21 +97,35 @@ void head_argmax(Model& model, const ConstRows& hidden, int result, const IntsOu
 
 std::vector<std::string> isas() {
   std::vector<std::string> names;
-  for (const sojourn::Isa isa : {sojourn::Isa::Avx512Vnni, sojourn::Isa::Avx2, sojourn::Isa::Portable})
+  for (const sojourn::Isa isa : sojourn::kIsas)
     if (sojourn::has_isa(isa)) names.emplace_back(sojourn::isa_name(isa));
   return names;
+}
+
+// Of the instruction sets in this build, those that this machine lacks something for, best first.
+nb::dict missing_isas() {
+  nb::dict result;
+  for (const sojourn::Isa isa : sojourn::kIsas) {
+    if (!sojourn::in_build(isa) || sojourn::has_isa(isa)) continue;
+    nb::list features;
+    for (const std::string_view feature : sojourn::missing_features(isa)) features.append(nb::str(feature.data(), feature.size()));
+    const std::string_view name = sojourn::isa_name(isa);
+    result[nb::str(name.data(), name.size())] = features;
+  }
+  return result;
 }
 
 }  // namespace
 
 sojourn::Isa isa_of(const std::string& name) {
-  for (const sojourn::Isa isa : {sojourn::Isa::Avx512Vnni, sojourn::Isa::Avx2, sojourn::Isa::Portable})
+  for (const sojourn::Isa isa : sojourn::kIsas)
     if (sojourn::has_isa(isa) && sojourn::isa_name(isa) == name) return isa;
   throw std::invalid_argument("this machine has no instruction set " + name);
 }
 
 void bind_executor(nb::module_& m) {
   m.def("isas", &isas, "Instruction sets this machine has kernels for, best first.");
+  m.def("missing_isas", &missing_isas, "Instruction sets there are kernels for but not the processor: name -> features it lacks.");
   nb::class_<Model>(m, "Executor")
       .def("__init__", [](Model* self, const std::string& isa, int threads, std::int64_t max_rows) {
              if (threads < 1 || max_rows < 1) throw std::invalid_argument("threads and max_rows must be at least 1");
@@ -164,6 +178,14 @@ void bind_executor(nb::module_& m) {
       .def("head_argmax", &head_argmax, nb::arg("hidden").noconvert(), nb::arg("result"), nb::arg("ids").noconvert(),
            nb::arg("maxima").noconvert())
       .def_prop_ro("pool", [](Model& m) -> sojourn::ThreadPool& { return m.executor.pool(); }, nb::rv_policy::reference_internal)
+      .def("allocate_kv", [](Model& m, std::int64_t num_blocks) {
+             if (num_blocks < 1) throw std::invalid_argument("at least one KV block");
+             m.executor.allocate_kv(num_blocks);
+           }, nb::arg("num_blocks"))
+      .def("step_bytes", [](Model& m, std::int64_t context, std::int64_t head_rows) {
+             if (context < 1 || head_rows < 1) throw std::invalid_argument("a context and rows of at least one");
+             return m.executor.step_bytes(context, head_rows);
+           }, nb::arg("context"), nb::arg("head_rows"))
       .def_prop_ro("matrix_bytes", [](const Model& m) { return m.matrix_bytes; })
       .def_prop_ro("arena_bytes", [](const Model& m) { return m.executor.arena_bytes(); })
       .def_prop_ro("kv_bytes", [](const Model& m) { return m.executor.kv_bytes(); });

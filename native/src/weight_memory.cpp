@@ -8,12 +8,23 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(place, bytes)
+#define ASAN_UNPOISON_MEMORY_REGION(place, bytes)
+#endif
 
 namespace sojourn {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kChunk = std::size_t{32} << 20;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::size_t kGap = 4096;  // between matrices, so that reading past one does not end in the next
+#else
+constexpr std::size_t kGap = 0;
+#endif
 
 class Chunk {
  public:
@@ -22,8 +33,12 @@ class Chunk {
 #if defined(__linux__)
     madvise(memory_, size_, MADV_HUGEPAGE);  // only advice: without huge pages the weights are read all the same
 #endif
+    ASAN_POISON_MEMORY_REGION(memory_, size_);  // matrices lie side by side; a kernel must not read past its own
   }
-  ~Chunk() { ::operator delete(memory_, std::align_val_t{kHugePage}); }
+  ~Chunk() {
+    ASAN_UNPOISON_MEMORY_REGION(memory_, size_);
+    ::operator delete(memory_, std::align_val_t{kHugePage});
+  }
   Chunk(const Chunk&) = delete;
   Chunk& operator=(const Chunk&) = delete;
 
@@ -31,7 +46,8 @@ class Chunk {
   std::uint8_t* take(std::size_t bytes) {
     if (size_ - used_ < bytes) return nullptr;
     std::uint8_t* place = memory_ + used_;
-    used_ += (bytes + 63) / 64 * 64;
+    used_ = std::min(size_, used_ + (bytes + 63) / 64 * 64 + kGap);
+    ASAN_UNPOISON_MEMORY_REGION(place, bytes);
     return place;
   }
 

@@ -7,6 +7,7 @@ read, and every parent group counts, since a limit holds for the whole tree belo
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def usable_threads(root: Path = ROOT, affinity: frozenset[int] | None = None) ->
 
     The smallest of: CPUs we may run on, physical cores among them, the cgroup's CPU quota rounded down. At least 1.
     """
-    cpus = affinity if affinity is not None else frozenset(os.sched_getaffinity(0))
+    cpus = affinity if affinity is not None else _allowed_cpus()
     limits = [(len(cpus), "CPUs this process may run on"), (_physical_cores(root, cpus), "physical cores")]
     quota = _cpu_quota(root)
     if quota is not None:
@@ -76,14 +77,18 @@ def memory_total_bytes(root: Path = ROOT) -> int:
     return total
 
 
-def cpu_features(root: Path = ROOT) -> tuple[str, ...]:
-    """The instruction sets of FEATURES that this CPU has."""
-    found: set[str] = set()
+def cpu_flags(root: Path = ROOT) -> frozenset[str]:
+    """Everything /proc/cpuinfo says that this CPU has; empty where there is no such file."""
     for line in _lines(root / "proc/cpuinfo"):
         name, _, value = line.partition(":")
         if name.strip() in ("flags", "Features"):
-            found = set(value.split())
-            break
+            return frozenset(value.split())
+    return frozenset()
+
+
+def cpu_features(root: Path = ROOT) -> tuple[str, ...]:
+    """The instruction sets of FEATURES that this CPU has."""
+    found = cpu_flags(root)
     return tuple(feature for feature in FEATURES if feature in found)
 
 
@@ -94,6 +99,13 @@ def cpu_name(root: Path = ROOT) -> str:
         if name.strip() in ("model name", "Model"):
             return value.strip()
     return "unknown CPU"
+
+
+def _allowed_cpus() -> frozenset[int]:
+    """The CPUs the scheduler may put us on; systems without such a thing allow all."""
+    if sys.platform == "linux":
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def _physical_cores(root: Path, cpus: frozenset[int]) -> int:

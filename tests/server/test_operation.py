@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -86,10 +87,12 @@ STATS = EngineStats(
     kv_cached=6,
     kv_free=7,
     num_preemptions=1,
-    prompt_tokens=100,
+    prompt_tokens=120,
     cached_tokens=20,
+    recomputed_tokens=7,
     generation_tokens=50,
-    prefix_queries=120,
+    prefix_queries=150,
+    prefix_hits=45,
     finished={"stop": 4, "abort": 2},
 )
 
@@ -116,8 +119,10 @@ def test_metrics_show_the_engines_numbers(http: httpx.Client, engine: FakeEngine
     assert found["sojourn_num_preemptions_total",] == 1
     assert found["sojourn_prompt_tokens_total",] == 120
     assert found["sojourn_generation_tokens_total",] == 50
-    assert found["sojourn_prefix_cache_queries_total",] == 120
-    assert found["sojourn_prefix_cache_hits_total",] == 20
+    assert found["sojourn_prompt_tokens_cached_total",] == 20
+    assert found["sojourn_tokens_recomputed_total",] == 7
+    assert found["sojourn_prefix_cache_queries_total",] == 150
+    assert found["sojourn_prefix_cache_hits_total",] == 45
     finished = {
         reason: found["sojourn_request_success_total", reason] for reason in ("stop", "length", "abort", "error")
     }
@@ -205,7 +210,17 @@ def test_the_document_describes_every_field_and_no_422(http: httpx.Client) -> No
     for methods in spec["paths"].values():
         for operation in methods.values():
             assert "422" not in operation["responses"]
-    assert http.get("/docs").status_code == 200
+
+
+def test_the_page_of_the_api_comes_from_this_server_alone(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    assert page.status_code == 200
+    links = re.findall(r"""(?:src|href|url)\s*[=:]\s*["']([^"']+)["']""", page.text)
+    assert len(links) == 4  # style, icon, script, document
+    for link in links:
+        assert link.startswith("/"), link
+        assert http.get(link).status_code == 200, link
+    assert "https://" not in page.text
 
 
 @pytest.fixture

@@ -177,6 +177,30 @@ def test_gguf_repository_is_downloaded_with_progress_and_found_offline(hub: dict
     assert run(unreachable, "org/gguf:Q4_K_M") == [path, path, "{}"]
 
 
+def test_what_is_in_the_caches_is_listed_by_what_to_call_it(hub: dict[str, str], tmp_path: Path) -> None:
+    gguf = run(hub, "org/gguf:Q4_K_M")[1]
+    directory = run(hub, "org/hf")[1]
+    shards = Path(run(hub, "org/shards")[1])
+    (shards / "model-2.safetensors").unlink()
+    own = tmp_path / "cache/models/mine/m.gguf"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"GGUF")
+    script = "from sojourn.weights.fetch import list_cached\nfor m in list_cached(): print(m.name, m.path, m.size)"
+    environment = {**hub, "SOJOURN_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = {name: (path, int(size)) for name, path, size in map(str.split, done.stdout.splitlines())}
+    assert rows == {
+        str(own): (str(own), 4),
+        "org/gguf": (gguf, len(FILES["org/gguf"]["m-Q4_K_M.gguf"])),
+        "org/hf": (directory, sum(map(len, (FILES["org/hf"][item.name] for item in Path(directory).iterdir())))),
+    }
+    for name, (path, _) in rows.items():
+        assert run(environment, name)[:2] == [path, path]
+
+
 def test_hugging_face_repository_gives_a_directory(hub: dict[str, str]) -> None:
     path = Path(run(hub, "org/hf")[1])
     assert {item.name for item in path.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}

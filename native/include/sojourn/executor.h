@@ -88,6 +88,9 @@ class Executor {
   // What follows runs over the rows given to `head`, not over the step's tokens.
   void begin_head(BufferId hidden);
 
+  // Gives every layer K and V of so many blocks, their contents undefined; for when their number follows from the rest.
+  void allocate_kv(std::int64_t num_blocks);
+
   // --- Running. Not thread-safe: one caller at a time. Neither may be called before building is done.
   // Computes the body; `hidden` [tokens, width of `result`] receives its result.
   void forward(const StepInput& input, BufferId result, float* hidden);
@@ -105,6 +108,9 @@ class Executor {
   std::int64_t padded_width(BufferId id) const;
   std::size_t arena_bytes() const;
   std::size_t kv_bytes() const;
+  // Bytes that the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`,
+  // and the logits of `head_rows`.
+  std::size_t step_bytes(std::int64_t context, std::int64_t head_rows);
   int threads() const { return pool_.size(); }
   // Free between calls, for whatever the caller computes with the results.
   ThreadPool& pool() { return pool_; }
@@ -133,6 +139,7 @@ class Executor {
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
   void matmul_op(const Op& op, const Block& block, const Share& pairs);
   void plan_attention(const std::vector<Op>& ops, Step& step);
+  std::size_t attention_bytes(std::int64_t sequences, std::int64_t rows, std::int64_t context);
   void attention_op(const Op& op, Step& step, int worker, std::size_t index);
   void attend_whole(const Op& op, Step& step, AttentionWork& work, int worker);
   void attend_in_chunks(const Op& op, Step& step, AttentionWork& work, int worker);

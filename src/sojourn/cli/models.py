@@ -17,11 +17,13 @@ def pull_command(name: str, *, print_path: bool) -> None:
 
 
 def list_command() -> None:
-    """One row for each short name, with the path of those that are here."""
-    paths = {model.name: str(model.path) for model in list_cached()}
+    """One row for each short name, with the path of those that are here, then one for each other model in a cache."""
+    here = list_cached()
+    paths = {model.name: str(model.path) for model in here}
     rows = [("NAME", "SIZE", "PATH")]
     for name, model in CATALOGUE.items():
         default = " (default)" if name == DEFAULT_MODEL else ""
         where = paths.get(name, f"not here; `sojourn pull {name}` fetches it")
         rows.append((name + default, size(model.size), where))
+    rows += [(model.name, size(model.size), str(model.path)) for model in here if model.name not in CATALOGUE]
     print(columns(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from sojourn.core.scheduler import Scheduler
 from sojourn.core.step_pace import StepPace
 from sojourn.errors import StartupError
 from sojourn.executor.lowering import unsupported
-from sojourn.executor.memory_plan import MemoryPlan, plan_memory
+from sojourn.executor.memory_plan import MemoryPlan, longest_request, plan_memory
 from sojourn.executor.model import Model
 from sojourn.executor.native_backend import NativeBackend
 from sojourn.executor.native_sampler import NativeSampler
@@ -22,6 +23,8 @@ from sojourn.executor.runner import Backend, ModelRunner, TokenSampler
 from sojourn.executor.sampler import Sampler
 from sojourn.executor.scripted import Script, ScriptedBackend
 from sojourn.records import EngineInfo
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]  # a stage, and the fraction of it that is done
 
@@ -42,16 +45,17 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         raise StartupError(f"--backend native can't run {config.model}: {obstacle}. Use --backend reference.")
     native = config.backend != "reference" and obstacle is None
     kv_dtype = _kv_dtype(config.cache.kv_cache_dtype, native)
-    # The reference executor keeps every weight in float32.
-    weight_bytes = model.checkpoint.weight_bytes if native else 4 * model.checkpoint.num_parameters
-    plan = plan_memory(
-        config.cache,
-        bytes_per_token=model.kv_bytes_per_token(kv_dtype),
-        model_context=model.config.max_position_embeddings,
-        wanted_len=config.max_model_len,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        free_bytes=max(0, machine.memory_limit_bytes() - weight_bytes),
-    )
+    longest = longest_request(config.max_model_len, model.config.max_position_embeddings)
+
+    def plan_for(free_bytes: int) -> MemoryPlan:
+        return plan_memory(
+            config.cache,
+            bytes_per_token=model.kv_bytes_per_token(kv_dtype),
+            model_context=model.config.max_position_embeddings,
+            wanted_len=config.max_model_len,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            free_bytes=max(0, free_bytes),
+        )
 
     def on_weight(loaded: int, total: int) -> None:
         if on_progress is not None:
@@ -60,19 +64,28 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
     backend: Backend
     if native:
         backend = model.native_backend(
-            plan.num_blocks,
+            0,
             block_size,
             max_rows=config.scheduler.step_tokens,
             threads=threads,
             kv_dtype=kv_dtype,
             on_weight=on_weight,
         )
+        # Asked now that the weights have taken what they take.
+        free_bytes = machine.memory_limit_bytes()
+        plan = plan_for(free_bytes - backend.step_bytes(config.scheduler.max_num_seqs, longest))
+        backend.allocate_kv(plan.num_blocks)
         name, isa, weight_bytes = "native", backend.isa, backend.weight_bytes
+        why = backend.isa_reason
     else:
+        weight_bytes = 4 * model.checkpoint.num_parameters  # every weight in float32
+        plan = plan_for(machine.memory_limit_bytes() - weight_bytes)
         backend = model.reference_backend(
             plan.num_blocks, block_size, threads=threads, kv_dtype=kv_dtype, on_weight=on_weight
         )
         name, isa = "reference" if obstacle is None else f"reference: {obstacle}", "NumPy"
+        why = "--backend reference" if obstacle is None else obstacle
+    logger.info("kernels: %s (%s); K and V in %s (%s)", isa, why, kv_dtype, config.cache.kv_cache_dtype)
     info = EngineInfo(
         model=config.model,
         architecture=model.config.architecture,

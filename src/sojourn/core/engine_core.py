@@ -43,7 +43,7 @@ class EngineCore:
         Raises ContextLengthExceeded when the prompt can never fit, InvalidRequest when it is empty, holds ids outside
         the vocabulary, or reuses the id of an unfinished request.
         """
-        check_request(request.prompt_ids, request.params, self.info)
+        check_request(request.prompt_ids, request.params, self.info, eos_token_ids=request.eos_token_ids)
         if self.scheduler.knows(request.request_id):
             raise InvalidRequest(
                 f"A request with id {request.request_id!r} is already being served.", param="request_id"
@@ -91,8 +91,10 @@ class EngineCore:
             num_preemptions=counters.num_preemptions,
             prompt_tokens=counters.prompt_tokens,
             cached_tokens=counters.cached_tokens,
+            recomputed_tokens=counters.recomputed_tokens,
             generation_tokens=counters.generation_tokens,
             prefix_queries=counters.prefix_queries,
+            prefix_hits=counters.prefix_hits,
             finished={str(reason): count for reason, count in counters.finished.items()},
             last_step_ns=self._last_step_ns,
         )

@@ -36,6 +36,7 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)  # seconds, one per output token
     num_computed: int = 0
+    num_reached: int = 0  # the most that num_computed ever was: what lies below and is computed anew was lost
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)  # of full blocks, chained; grows, never shrinks
     slot: int | None = None  # held while running

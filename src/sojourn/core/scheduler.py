@@ -33,10 +33,12 @@ class Counters:
     """Counted since the engine started."""
 
     num_preemptions: int = 0
-    prompt_tokens: int = 0  # computed, recomputation counted again
-    cached_tokens: int = 0
+    prompt_tokens: int = 0  # each once, computed or found in the prefix cache
+    cached_tokens: int = 0  # of those, the ones found
+    recomputed_tokens: int = 0  # lost in a preemption, then computed again
     generation_tokens: int = 0
-    prefix_queries: int = 0
+    prefix_queries: int = 0  # tokens, at each admission
+    prefix_hits: int = 0
     finished: Counter[FinishReason] = field(default_factory=Counter)
 
 
@@ -263,7 +265,8 @@ class Scheduler:
             request.num_cached = request.num_computed
         if self.kv.prefix_cache.serves(request):
             self.counters.prefix_queries += request.num_tokens
-        self.counters.cached_tokens += request.num_computed
+        self.counters.prefix_hits += request.num_computed
+        self.counters.cached_tokens += self._reach(request, request.num_computed)
 
     def _make_way_for_priority(self, out: SchedulerOutput) -> None:
         """Preempt running requests of strictly lower priority until the first waiting one can be admitted.
@@ -341,8 +344,17 @@ class Scheduler:
             # A prompt preempted halfway is computed again from its start: cut its list back to where the chunk begins.
             start = request.num_computed + 1 if request.num_computed else 0
             request.prompt_logprobs[start:] = prompt_logprobs
-        self.counters.prompt_tokens += min(num_new, max(0, len(request.prompt_ids) - request.num_computed))
+        lost = max(0, request.num_reached - request.num_computed)
+        self.counters.recomputed_tokens += min(num_new, lost)
+        self._reach(request, request.num_computed + num_new)
         self.kv.advance(request, num_new)
+
+    def _reach(self, request: Request, position: int) -> int:
+        """Count the prompt tokens before `position` that were never counted; returns how many those are."""
+        new = max(0, min(position, len(request.prompt_ids)) - request.num_reached)
+        request.num_reached = max(request.num_reached, position)
+        self.counters.prompt_tokens += new
+        return new
 
     def _delta(self, request: Request, token_id: int, logprobs: TokenLogprobs | None) -> TokenDelta:
         ended = check_stop(request)

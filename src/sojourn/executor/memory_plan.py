@@ -9,7 +9,7 @@ from sojourn.config import CacheConfig
 from sojourn.errors import StartupError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-AUTO_SHARE = 0.5  # of what is free after the weights
+AUTO_SHARE = 0.5  # of what is free beside the weights and the largest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,12 @@ def plan_memory(
 ) -> MemoryPlan:
     """Lay out the KV memory.
 
-    `bytes_per_token` counts K and V of all layers; `free_bytes` is what the cgroup or the machine has free once the
-    weights are loaded. Without an explicit size, half of that is used, but never more than `max_num_seqs` requests of
-    full length could fill. Raises StartupError when not even one block fits, or when `wanted_len` can't be had.
+    `bytes_per_token` counts K and V of all layers; `free_bytes` is what the cgroup or the machine has free beside the
+    weights and the largest step. Without an explicit size, half of that is used, but never more than `max_num_seqs`
+    requests of full length could fill. Raises StartupError when not even one block fits, or when `wanted_len` can't be
+    had.
     """
-    if wanted_len is not None and wanted_len > model_context:
-        raise StartupError(
-            f"--max-model-len {wanted_len} is more than the {model_context} tokens this model was made for."
-        )
-    longest = wanted_len or model_context
+    longest = longest_request(wanted_len, model_context)
     bytes_per_block = bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:
         num_blocks = cache.num_kv_blocks
@@ -64,6 +61,15 @@ def plan_memory(
     else:
         reason = "as asked for" if wanted_len is not None else "the model's own context length"
     return MemoryPlan(num_blocks, num_blocks * bytes_per_block, longest, reason)
+
+
+def longest_request(wanted_len: int | None, model_context: int) -> int:
+    """Tokens of prompt and output together, while memory is no limit. Raises StartupError."""
+    if wanted_len is not None and wanted_len > model_context:
+        raise StartupError(
+            f"--max-model-len {wanted_len} is more than the {model_context} tokens this model was made for."
+        )
+    return wanted_len or model_context
 
 
 def _memory(size: str, free_bytes: int) -> int:

@@ -69,7 +69,10 @@ class Model:
         kv_dtype: str = "f16",
         on_weight: OnWeight | None = None,
     ) -> NativeBackend:
-        """The C++ executor on the weights as they are stored, repacked. `max_rows` is the most tokens of a step."""
+        """The C++ executor on the weights as they are stored, repacked; without blocks, `allocate_kv` must follow.
+
+        `max_rows` is the most tokens of a step.
+        """
         return NativeBackend(
             self.graph,
             self.checkpoint,

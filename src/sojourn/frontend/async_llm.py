@@ -31,7 +31,7 @@ PLAUSIBLE_CHARS_PER_TOKEN = 16  # a text below this density is tokenized without
 
 _NOT_READY = {
     "loading": ("loading", "The model is still loading."),
-    "draining": ("shutting_down", "The server is shutting down."),
+    "draining": ("draining", "The server is shutting down."),
     "stuck": ("engine_stuck", "The engine makes no progress."),
     "dead": ("engine_dead", "The engine is not running."),
 }
@@ -173,7 +173,7 @@ class AsyncLLM:
         """
         self._require_ready()
         check_routing(priority, cache_salt)
-        check_request(prompt_ids, params, self.info)
+        check_request(prompt_ids, params, self.info, eos_token_ids=self.tokenizer.eos_token_ids)
         self._admit(params.n)
         requests = [
             EngineRequest(
@@ -208,7 +208,7 @@ class AsyncLLM:
         try:
             await asyncio.wait_for(self._client.wait_idle(), timeout)
         except TimeoutError:
-            self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
+            self._client.fail_all(Unavailable("The server is shutting down.", code="draining"))
 
     async def close(self) -> None:
         """Stops the engine; what is still in flight fails with Unavailable. Idempotent."""

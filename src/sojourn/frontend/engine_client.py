@@ -102,7 +102,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """Fails what is in flight, then stops the engine. Idempotent."""
-        self.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
+        self.fail_all(Unavailable("The server is shutting down.", code="draining"))
         await self._supervisor.close()
         if self._dispatcher is not None:
             self._dispatcher.cancel()

@@ -40,7 +40,7 @@ class TextPool:
             if await self._wait(future, job):
                 return future.result()
         except _Interrupted:
-            raise Unavailable("The server is shutting down.", code="shutting_down") from None
+            raise Unavailable("The server is shutting down.", code="draining") from None
         finally:
             self._jobs.discard(job)
             if not future.done():

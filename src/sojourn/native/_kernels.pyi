@@ -8,6 +8,11 @@ def formats() -> dict[str, tuple[int, int]]: ...
 def isas() -> list[str]:
     """Instruction sets this machine has kernels for, best first."""
 
+def missing_isas() -> dict[str, list[str]]:
+    """Instruction sets there are kernels for but not the processor: name -> features it lacks, best first."""
+
+needs: str  # see build_needs.py
+
 class Executor:
     """A model as a list of ops, built once in execution order and replayed for any batch (see sojourn/executor.h).
 
@@ -72,6 +77,13 @@ class Executor:
     @property
     def pool(self) -> ThreadPool:
         """Its workers, idle between calls."""
+    def allocate_kv(self, num_blocks: int) -> None:
+        """Gives every layer K and V of so many blocks, their contents undefined."""
+
+    def step_bytes(self, context: int, head_rows: int) -> int:
+        """What the largest step takes beside weights, K and V: `max_rows` tokens, the last of `context`, and the logits
+        of `head_rows`."""
+
     @property
     def matrix_bytes(self) -> int: ...
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sojourn.errors import ContextLengthExceeded, InvalidRequest
 from sojourn.records.outputs import EngineInfo
@@ -10,11 +10,18 @@ from sojourn.records.sampling_params import SamplingParams
 
 
 def check_request(
-    prompt_ids: Sequence[int], params: SamplingParams, info: EngineInfo, *, prompt_field: str = "prompt"
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    info: EngineInfo,
+    *,
+    eos_token_ids: Collection[int] = (),
+    prompt_field: str = "prompt",
 ) -> None:
-    """Raises ContextLengthExceeded for too long a prompt, InvalidRequest for none or an id outside the vocabulary.
+    """Raises ContextLengthExceeded for too long a prompt, InvalidRequest for none, an id outside the vocabulary, or
+    when no token is left to sample.
 
-    `prompt_field` is what the caller calls the prompt.
+    `eos_token_ids` are the ids that end a text, for a caller that knows them; `prompt_field` is what it calls the
+    prompt.
     """
     if not prompt_ids:
         raise InvalidRequest("The prompt has no tokens.", param=prompt_field)
@@ -29,6 +36,22 @@ def check_request(
     }
     for param, ids in named.items():
         check_vocabulary(ids, info, param)
+    _check_allowed(params, eos_token_ids)
+
+
+def _check_allowed(params: SamplingParams, eos_token_ids: Collection[int]) -> None:
+    """Something of allowed_token_ids must be left of what bad_words and min_tokens take away."""
+    if params.allowed_token_ids is None:
+        return
+    left = set(params.allowed_token_ids) - {ids[0] for ids in params.bad_token_ids if len(ids) == 1}
+    if not left:
+        raise InvalidRequest("bad_words bans every one of allowed_token_ids.", param="allowed_token_ids")
+    if params.min_tokens and left <= {*eos_token_ids, *params.stop_token_ids}:
+        raise InvalidRequest(
+            "allowed_token_ids leaves only tokens that end the text, and min_tokens forbids those at first. "
+            "Allow another token or leave out min_tokens.",
+            param="allowed_token_ids",
+        )
 
 
 def check_vocabulary(ids: Iterable[int], info: EngineInfo, param: str) -> None:

@@ -51,10 +51,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_cached: int = 0  # blocks held by nobody whose contents may be hit
     kv_free: int = 0
     num_preemptions: int = 0
-    prompt_tokens: int = 0  # computed, cached ones not counted
-    cached_tokens: int = 0  # taken from the prefix cache
+    prompt_tokens: int = 0  # each once, computed or taken from the prefix cache
+    cached_tokens: int = 0  # of those, the ones taken from the prefix cache
+    recomputed_tokens: int = 0  # computed again after a preemption, prompt or output
     generation_tokens: int = 0
-    prefix_queries: int = 0  # tokens looked up in the prefix cache
+    prefix_queries: int = 0  # tokens looked up in the prefix cache, at each admission
+    prefix_hits: int = 0  # of those, the ones found
     finished: dict[str, int] = {}  # by finish reason
     last_step_ns: int = 0  # time.monotonic_ns() at the end of the last step
 

@@ -8,7 +8,15 @@ from fastapi import FastAPI
 
 from sojourn import __version__
 from sojourn.config import ServerConfig
-from sojourn.server import error_map, routes_chat, routes_completions, routes_health, routes_models, routes_tokenize
+from sojourn.server import (
+    docs_page,
+    error_map,
+    routes_chat,
+    routes_completions,
+    routes_health,
+    routes_models,
+    routes_tokenize,
+)
 from sojourn.server.admission import Admission, Gate
 from sojourn.server.auth import ApiKeys
 from sojourn.server.context import ServerContext
@@ -22,7 +30,7 @@ from sojourn.timeline.metrics import Metrics
 def create_app(engine: Engine | None, config: ServerConfig, *, scheduling_policy: str = "fcfs") -> FastAPI:
     """The HTTP application. Without an engine it answers 503 `loading` until
     `app.state.context.gate.attach(engine)`."""
-    app = FastAPI(title="Sojourn", version=__version__, redirect_slashes=False, redoc_url=None)
+    app = FastAPI(title="Sojourn", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     gate = Gate(engine)
     metrics = Metrics(config.metrics_prefix)
     app.state.context = ServerContext(
@@ -40,5 +48,6 @@ def create_app(engine: Engine | None, config: ServerConfig, *, scheduling_policy
     app.add_middleware(RequestIdHeader, metrics=metrics)
     for routes in (routes_chat, routes_completions, routes_models, routes_tokenize, routes_health):
         app.include_router(routes.router)
+    docs_page.install(app)
     error_map.install(app)
     return app

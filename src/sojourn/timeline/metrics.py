@@ -97,13 +97,13 @@ def _gauges(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
 
 
 def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
-    prompt_tokens = stats.prompt_tokens + stats.cached_tokens
     yield "num_preemptions", "Times a request lost its KV blocks to another.", stats.num_preemptions
-    yield "prompt_tokens", "Prompt tokens, computed or found in the prefix cache.", prompt_tokens
+    yield "prompt_tokens", "Prompt tokens, computed or found in the prefix cache.", stats.prompt_tokens
     yield "prompt_tokens_cached", "Prompt tokens found in the prefix cache.", stats.cached_tokens
+    yield "tokens_recomputed", "Tokens computed again after a preemption.", stats.recomputed_tokens
     yield "generation_tokens", "Tokens generated.", stats.generation_tokens
-    yield "prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries
-    yield "prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.cached_tokens
+    yield "prefix_cache_queries", "Tokens looked up in the prefix cache, at each admission.", stats.prefix_queries
+    yield "prefix_cache_hits", "Tokens found in the prefix cache, at each admission.", stats.prefix_hits
     yield (
         "requests_aborted",
         "Requests whose client left before the end.",

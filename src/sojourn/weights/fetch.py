@@ -18,7 +18,7 @@ from sojourn import env
 from sojourn.errors import ModelNotFound
 from sojourn.weights.catalogue import CATALOGUE
 from sojourn.weights.download import Progress, silent
-from sojourn.weights.hub import cached_repository, fetch_repository
+from sojourn.weights.hub import cached_repositories, cached_repository, fetch_repository
 from sojourn.weights.pull import cached_path, pull
 
 __all__ = ["CachedModel", "Progress", "cached", "list_cached", "resolve"]
@@ -76,9 +76,14 @@ def cached(name: str) -> Path | None:
 
 
 def list_cached() -> list[CachedModel]:
-    """The models of the catalogue that are complete in the cache."""
-    found = ((model, cached_path(model)) for model in CATALOGUE.values())
-    return [CachedModel(model.name, path, model.size) for model, path in found if path is not None]
+    """Complete models, by what to call them: of the catalogue, the cache folder and the Hugging Face cache."""
+    named = ((model, cached_path(model)) for model in CATALOGUE.values())
+    found = [CachedModel(model.name, path, model.size) for model, path in named if path is not None]
+    known = {item.path for item in found}
+    for path in sorted((env.cache_dir() / "models").glob("**/*.gguf")):
+        if path not in known and path.is_file():
+            found.append(CachedModel(str(path), path, path.stat().st_size))
+    return found + [CachedModel(*item) for item in cached_repositories()]
 
 
 def _local_path(name: str) -> Path | None:

@@ -15,7 +15,7 @@ from sojourn.errors import ModelNotFound, SojournError, StartupError
 from sojourn.weights.download import Progress
 from sojourn.weights.gguf_split import shard_paths
 from sojourn.weights.hf_checkpoint import indexed_shards
-from sojourn.weights.hub_files import choose_files
+from sojourn.weights.hub_files import choose_files, model_names
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,29 @@ def cached_repository(repository: str, quantization: str | None) -> Path | None:
         return None
     weights = shard_paths(path) if path.is_file() else indexed_shards(path)
     return path if all(item.exists() for item in weights) else None
+
+
+def cached_repositories() -> list[tuple[str, Path, int]]:
+    """Name, path and bytes of every complete model in the Hugging Face cache."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    found = []
+    for repository in sorted(repositories, key=lambda item: item.repo_id):
+        revision = repository.refs.get("main") if repository.repo_type == "model" else None
+        if revision is None:
+            continue
+        folder = revision.snapshot_path
+        for name, files in model_names(repository.repo_id, _files_below(folder)).items():
+            path = _model_path(folder, files)
+            weights = shard_paths(path) if path.is_file() else indexed_shards(path)
+            if all(item.exists() for item in weights):
+                found.append((name, path, sum((folder / file).stat().st_size for file in files)))
+    return found
 
 
 def _files_below(folder: Path) -> list[str]:

@@ -42,6 +42,21 @@ def choose_files(repository: str, names: Iterable[str], quantization: str | None
     raise ModelNotFound(f"{repository}: has neither *.gguf nor config.json with *.safetensors")
 
 
+def model_names(repository: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """What to call each model of the repository whose files are among `names`: those that `choose_files` then gives."""
+    names = sorted(names)
+    tags = [None, *(re.split(r"[-.]", PurePosixPath(model).name)[-1] for model in _gguf_models(names))]
+    found: dict[str, list[str]] = {}
+    for tag in tags:
+        try:
+            files = choose_files(repository, names, tag)
+        except (ModelNotFound, UnsupportedModel):
+            continue
+        if files not in found.values():
+            found[repository if tag is None else f"{repository}:{tag}"] = files
+    return found
+
+
 def _gguf_models(names: list[str]) -> dict[str, list[str]]:
     """GGUF files by model: shards share the name without their number."""
     models: defaultdict[str, list[str]] = defaultdict(list)
