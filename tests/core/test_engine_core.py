@@ -117,7 +117,7 @@ def test_stats_count_what_happened() -> None:
         add(engine, name, list(range(1, 11)), max_tokens=3)
         run(engine)
     stats = engine.stats()
-    assert (stats.prompt_tokens, stats.cached_tokens, stats.generation_tokens) == (12, 8, 6)
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.generation_tokens) == (20, 8, 6)
     assert stats.finished == {"length": 2}
     assert stats.kv_live + stats.kv_cached + stats.kv_free == 64
     assert (stats.num_running, stats.waiting_by_reason) == (0, {})

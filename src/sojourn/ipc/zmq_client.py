@@ -26,7 +26,7 @@ class ZmqClientEnd:
         self._requests.connect(addresses.requests)
         self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._readable = self._outputs.getsockopt(zmq.FD)
+        self._readable = int(self._outputs.getsockopt(zmq.FD))  # a file descriptor
         self._loop.add_reader(self._readable, self._read)
 
     def send(self, message: ToEngine) -> None:
