@@ -12,6 +12,7 @@ namespace {
 using namespace sojourn;
 
 constexpr std::int64_t kTokens = 300, kChunks = 2;
+static_assert(12 * kQueryTile <= kTokens, "every query has a position");
 
 // K and V of one sequence, in blocks that lie in reverse order; what no token wrote is NaN.
 struct Case {
@@ -34,7 +35,7 @@ struct Case {
 
   KVLayer layer() { return {keys.data(), values.data()}; }
 
-  static std::int64_t position_of(std::int64_t query) { return kTokens - 1 - 37 * query; }
+  static std::int64_t position_of(std::int64_t query) { return kTokens - 1 - 12 * query; }  // in both chunks
 
   // Queries [first, last) of one KV head in one item.
   std::vector<float> attend(const VectorKernels& kernels, std::int64_t kv_head, std::int64_t first, std::int64_t last) {

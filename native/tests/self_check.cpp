@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0xb8f39b4fcc879f82,
+constexpr std::uint64_t kProducts = 0x1a8bc35fb7bfba08, kVectorOps = 0x77133b68039e9dfd, kAttention = 0x4e6b7f008e8fb91c,
                         kSampling = 0x73580d0d417f28f0;
 
 bool fuses(sojourn::Isa isa) {
