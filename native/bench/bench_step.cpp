@@ -2,11 +2,12 @@
 // weights, beside ceilings measured in the same run.
 //
 //   bench_step [--isa NAME] [--threads N] [--prefill 512] [--rows 1,8,16] [--context 300] [--repeats 40]
+//              [--clock wall|processor]
 //
 // `prefill`: one step that computes a prompt of so many tokens. `rows`: steps of so many sequences, one token each, all of
 // `context` tokens. A line sums one kind of op over a step. `best` takes each op's fastest run of all repeats, so that on a
 // busy host it is what the op costs undisturbed; `median` and `waiting` (for the other workers) are of whole steps.
-// Times are means over the workers.
+// Times are means over the workers. On a busy host `--threads 1 --clock processor` leaves out what others take.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +31,7 @@ constexpr std::int64_t kBlock = 32;
 struct Options {
   Isa isa = best_isa();
   int threads = 2, repeats = 40;
+  OpClock clock = OpClock::Wall;
   std::int64_t context = 300;
   std::vector<std::int64_t> prefill = {512}, rows = {1, 8, 16};
 };
@@ -191,6 +193,7 @@ Options parse(int count, char** arguments) {
     if (name == "--context") options.context = std::atoll(value.c_str());
     if (name == "--prefill") options.prefill = numbers(value);
     if (name == "--rows") options.rows = numbers(value);
+    if (name == "--clock" && value == "processor") options.clock = OpClock::Processor;
     if (name == "--isa")
       for (const Isa isa : {Isa::Portable, Isa::Avx2, Isa::Avx512Vnni})
         if (isa_name(isa) == value && has_isa(isa)) options.isa = isa;
@@ -217,7 +220,7 @@ int main(int count, char** arguments) {
     blocks = std::max(blocks, plan.sequences * plan.width);
   }
   Model model(options, most_rows, blocks);
-  model.executor.time_ops(true);
+  model.executor.time_ops(options.clock);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool prefill = i < options.prefill.size();
     std::printf("%s, %zu tokens\n\n", prefill ? "prefill" : "decode", plans[i].ids.size());

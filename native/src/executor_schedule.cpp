@@ -1,11 +1,12 @@
 // In which order a step's ops are computed, and which worker computes what of them.
 //
 // A step of few rows goes op by op, each shared out among the workers: every weight is read once, by one of them. A step
-// of many rows goes block by block: between two ops that are computed together (attention, mixtures of experts) a worker takes a few rows at a time through all ops, with
-// what they leave for each other in buffers of its own that stay in its cache. Every worker then reads all weights, but
-// many rows share each reading, and the workers meet at those ops only.
+// of many rows goes block by block: between two ops that are computed together (attention, mixtures of experts) a worker
+// takes a few rows at a time through all ops, with what they leave for each other in buffers of its own that stay in its
+// cache. Every worker then reads all weights, but many rows share each reading, and the workers meet at those ops only.
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include "executor_parts.h"
 
@@ -33,26 +34,37 @@ const char* op_name(OpKind kind) {
   return "attention";
 }
 
-// Adds up how long a worker's ops took, and its waiting before them; without `times`, nothing.
+double seconds_now(OpClock clock) {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+  if (clock == OpClock::Processor) {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+#else
+  (void)clock;
+#endif
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Adds up how long a worker's ops took, and its waiting before them.
 class OpTimer {
  public:
-  explicit OpTimer(OpTime* times) : times_(times) {
-    if (times_ != nullptr) last_ = Clock::now();
-  }
+  OpTimer(OpClock clock, OpTime* times)
+      : clock_(clock), times_(times), last_(clock == OpClock::Off ? 0 : seconds_now(clock)) {}
   void waited(std::size_t op) { add(op, &OpTime::wait); }
   void worked(std::size_t op) { add(op, &OpTime::work); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void add(std::size_t op, double OpTime::*part) {
-    if (times_ == nullptr) return;
-    const Clock::time_point now = Clock::now();
-    times_[op].*part += std::chrono::duration<double>(now - last_).count();
+    if (clock_ == OpClock::Off) return;
+    const double now = seconds_now(clock_);
+    times_[op].*part += now - last_;
     last_ = now;
   }
+  OpClock clock_;
   OpTime* times_;
-  Clock::time_point last_;
+  double last_;
 };
 
 // Calls visit(buffer, written) for what an op reads, then for what it writes.
@@ -70,7 +82,8 @@ void visit_buffers(const Op& op, Visit visit) {
 
 // A buffer of the body crosses from one run of row ops to another if it is read in one that has not written it before.
 void Executor::find_crossing_buffers() {
-  for (const Op& op : body_) visit_buffers(op, [&](BufferId id, bool) {
+  for (const Op& op : body_)
+    visit_buffers(op, [&](BufferId id, bool) {
       Buffer& buffer = buffers_[static_cast<std::size_t>(id)];
       buffer.crosses = false, buffer.in_body = true;
     });
@@ -111,10 +124,14 @@ void Executor::prepare(const std::vector<Op>& ops, const Step& step) {
         if (buffer.codes != nullptr) buffers.back().allocate_codes(kMaxBlockRows);
       }
   }
-  if (!timing_) return;
+  if (op_clock_ == OpClock::Off) return;
   op_times_.clear();
   for (int worker = 0; worker < pool_.size(); ++worker)
     for (const Op& op : ops) op_times_.push_back(time_of(op, worker));
+}
+
+OpTime* Executor::times_of(int worker, std::size_t ops) {
+  return op_clock_ == OpClock::Off ? nullptr : op_times_.data() + ops * static_cast<std::size_t>(worker);
 }
 
 OpTime Executor::time_of(const Op& op, int worker) const {
@@ -143,7 +160,7 @@ void Executor::run(const std::vector<Op>& ops, Step& step, const std::function<v
 }
 
 void Executor::run_by_ops(const std::vector<Op>& ops, Step& step, int worker) {
-  OpTimer timer(timing_ ? op_times_.data() + ops.size() * static_cast<std::size_t>(worker) : nullptr);
+  OpTimer timer(op_clock_, times_of(worker, ops.size()));
   bool previous_by_rows = true;
   std::size_t attention_index = 0;
   for (std::size_t i = 0; i < ops.size(); ++i) {
@@ -166,7 +183,7 @@ void Executor::run_by_ops(const std::vector<Op>& ops, Step& step, int worker) {
 }
 
 void Executor::run_by_blocks(const std::vector<Op>& ops, Step& step, int worker) {
-  OpTimer timer(timing_ ? op_times_.data() + ops.size() * static_cast<std::size_t>(worker) : nullptr);
+  OpTimer timer(op_clock_, times_of(worker, ops.size()));
   const Share rows(step.rows, worker, pool_.size());
   const std::int64_t count = rows.end - rows.begin, blocks = (count + step.block_rows - 1) / step.block_rows;
   std::size_t attention_index = 0;

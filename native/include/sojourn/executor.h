@@ -36,6 +36,9 @@ struct StoredRows {
   std::int64_t rows, k;
 };
 
+// What ops are timed by. A thread's processor time leaves out what other programs take, and costs more to read.
+enum class OpClock { Off, Wall, Processor };
+
 // How long one worker took for one op of the last run, and how long it waited for the others before that.
 struct OpTime {
   const char* kind;
@@ -100,8 +103,8 @@ class Executor {
   // the maximum NaN.
   void head_argmax(const float* hidden, std::int64_t rows, BufferId result, std::int32_t* ids, float* maxima);
 
-  // While on, runs are timed: two looks at the clock per op and worker, a few microseconds of a step.
-  void time_ops(bool on) { timing_ = on; }
+  // While not off, runs are timed: two looks at the clock per op and worker, a few microseconds of a step.
+  void time_ops(OpClock clock) { op_clock_ = clock; }
   // Of the last `forward` or `head` that was timed: worker after worker, each with all ops in order.
   const std::vector<OpTime>& op_times() const { return op_times_; }
 
@@ -135,6 +138,7 @@ class Executor {
   View view(BufferId id, const Block& block) const;
   std::int64_t pairs_of(const Op& op) const;
   OpTime time_of(const Op& op, int worker) const;
+  OpTime* times_of(int worker, std::size_t ops);
   void row_op(const Op& op, Step& step, const Block& block);
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
   void matmul_op(const Op& op, const Block& block, const Share& pairs);
@@ -171,7 +175,7 @@ class Executor {
   std::vector<Op> body_, head_;
   BufferId head_input_ = -1;
   std::vector<float> argmax_logits_;
-  bool timing_ = false;
+  OpClock op_clock_ = OpClock::Off;
   std::vector<OpTime> op_times_;
 };
 
