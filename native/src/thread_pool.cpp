@@ -1,7 +1,7 @@
 // Workers wait in three ways: spinning while what they wait for is microseconds away, inside a step and between two;
 // asleep between steps, so that an idle engine costs nothing; and asleep inside a step where other programs have taken
-// much of the last one. There a worker that spun on would use up its share of the machine with waiting, and then be made
-// to wait when it has work. Elsewhere it spins on: a core given away for a moment is not had back in a moment.
+// much of the last one. There a worker that spun on would use up its share of the machine with waiting, and then be
+// made to wait when it has work. Elsewhere it spins on: a core given away for a moment is not had back in a moment.
 #include "sojourn/thread_pool.h"
 
 #include <chrono>
@@ -36,7 +36,8 @@ void relax() {
 }
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 void pin_to_nth_allowed_cpu(int n) {
