@@ -19,11 +19,11 @@ SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pypro
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
-.PHONY: lint format bench bench-native peers compare accuracy measure-install measure-ready clean
+.PHONY: lint format bench bench-native peers compare accuracy measure-install measure-ready measure-frontend clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | clean"
+	@echo "   make setup | lint | format | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | measure-frontend | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -130,6 +130,10 @@ measure-install:
 measure-ready: setup
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
 	$(BIN)/python tools/measure_ready.py $(ARGS)
+
+measure-frontend: setup
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python benchmarks/frontend_cpu.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,10 +1,10 @@
-"""CPU time that the front end, process A, takes for each streamed token, and where the engine process stands beside it.
+"""CPU time that the front end, process A, takes for each streamed token, and the engine process beside it.
 
-    python benchmarks/frontend_cpu.py        # or: make measure-frontend
+    make measure-frontend
 
-The engine is the scripted one: it sleeps for as long as a real step of SmolLM2 would take and computes nothing, so that
-the model disturbs neither the figures nor their spread. All else is the product: HTTP, sockets, two processes, the
-model's own tokenizer. CPU time is what the kernel accounted to the threads, so a busy machine hardly changes it.
+The engine is the scripted one: it sleeps for about as long as a step of SmolLM2 takes and computes nothing, so the
+model does not disturb the figures. All else is the product: HTTP, sockets, two processes, the model's own tokenizer.
+Of the repeats the least counts: whatever else runs can only add, by emptying caches and by sharing cores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import engines
 from sojourn.bench.http_load import Load, LoadReport, run_load
-from sojourn.bench.spread import median
 from sojourn.cli.options import Settings
 from sojourn.cli.serve import serve_command
 from sojourn.config import CacheConfig, EngineConfig, FrontendConfig, ServerConfig
@@ -34,7 +33,7 @@ TOKENS = 384  # of each stream: so many that the request itself hardly counts
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--serve", type=int, metavar="PORT", help=argparse.SUPPRESS)
     parser.add_argument("--script", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -58,15 +57,16 @@ def serve(port: int, script: str) -> None:
 
 def measure(running: engines.Running, repeats: int) -> None:
     asyncio.run(load(running, 1, seed=0))  # imports, caches and the first allocations
-    print("streams   µs per token in A   in B   tok/s   (medians)")
+    print("streams   µs per token in A   in B")
     for streams in STREAMS:
         rows = [one_run(running, streams, seed=1 + repeat) for repeat in range(repeats)]
-        front, engine, rate = (median([row[column] for row in rows]) for column in range(3))
-        print(f"{streams:7} {front:19.1f} {engine:6.1f} {rate:7.0f}", flush=True)
+        print(
+            f"{streams:7} {min(front for front, _ in rows):19.1f} {min(engine for _, engine in rows):6.1f}", flush=True
+        )
 
 
-def one_run(running: engines.Running, streams: int, seed: int) -> tuple[float, float, float]:
-    """Microseconds per token of both processes, and tokens a second."""
+def one_run(running: engines.Running, streams: int, seed: int) -> tuple[float, float]:
+    """Microseconds per token of both processes."""
     before = [engines.cpu_seconds(pid) for pid in running.processes()]
     report = asyncio.run(load(running, streams, seed))
     if report.failed:
@@ -75,7 +75,7 @@ def one_run(running: engines.Running, streams: int, seed: int) -> tuple[float, f
         (engines.cpu_seconds(pid) - start) / report.output_tokens * 1e6
         for pid, start in zip(running.processes(), before, strict=True)
     )
-    return front, engine, report.output_tok_s
+    return front, engine
 
 
 async def load(running: engines.Running, streams: int, seed: int) -> LoadReport:

@@ -1,7 +1,10 @@
-// Workers wait in two ways: spinning while what they wait for is microseconds away, inside a step as well as between two;
-// then asleep. Inside a step that means that another worker has lost its core to some other program: one that spun on
-// would use up its share of a busy machine with waiting, and the kernel would make it wait in turn when it has work.
+// Workers wait in three ways: spinning while what they wait for is microseconds away, inside a step and between two;
+// asleep between steps, so that an idle engine costs nothing; and asleep inside a step where other programs have taken
+// much of the last one. There a worker that spun on would use up its share of the machine with waiting, and then be
+// made to wait when it has work. Elsewhere it spins on: a core given away for a moment is not had back in a moment.
 #include "sojourn/thread_pool.h"
+
+#include <chrono>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -19,8 +22,10 @@
 namespace sojourn {
 namespace {
 
-constexpr int kSpinsInStep = 1'000;        // about 50 us: workers that all have their cores wait less for each other
+constexpr int kPatientSpins = 20'000;      // about 1 ms: longer than any phase, so the other worker lost its core
+constexpr int kImpatientSpins = 1'000;     // about 50 us: workers that all have their cores seldom wait longer
 constexpr int kSpinsBetweenSteps = 4'000;  // about 0.2 ms
+constexpr int kContendedPart = 4;          // cores are contended when a quarter of a run was such waiting
 
 void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -28,6 +33,11 @@ void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+std::int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 void pin_to_nth_allowed_cpu(int n) {
@@ -63,23 +73,18 @@ void wake_sleepers(std::atomic<std::uint32_t>& counter) {
 #endif
 }
 
+void sleep_until(PaddedCounter& counter, std::uint32_t target) {
+  counter.sleepers.fetch_add(1);
+  for (std::uint32_t value = counter.value.load(); static_cast<std::int32_t>(value - target) < 0;
+       value = counter.value.load())
+    sleep_while(counter.value, value);
+  counter.sleepers.fetch_sub(1);
+}
+
 // Sequentially consistent, like the sleeper's announcement: either it sees the new value or this sees it.
 void count_up(PaddedCounter& counter) {
   counter.value.fetch_add(1);
   if (counter.sleepers.load() > 0) wake_sleepers(counter.value);
-}
-
-// Waits until `counter` has reached `target`, modulo 2^32.
-void await(PaddedCounter& counter, std::uint32_t target) {
-  const auto missing = [&](std::uint32_t value) { return static_cast<std::int32_t>(value - target) < 0; };
-  for (int spins = 0; spins < kSpinsInStep; ++spins) {
-    if (!missing(counter.value.load(std::memory_order_acquire))) return;
-    relax();
-  }
-  counter.sleepers.fetch_add(1);
-  for (std::uint32_t value = counter.value.load(); missing(value); value = counter.value.load())
-    sleep_while(counter.value, value);
-  counter.sleepers.fetch_sub(1);
 }
 
 }  // namespace
@@ -99,6 +104,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const std::function<void(int)>& work) {
   work_ = &work;
+  late_ns_.store(0, std::memory_order_relaxed);
+  const std::int64_t start = now_ns();
   done_.value.store(0, std::memory_order_relaxed);
   {
     std::lock_guard<std::mutex> lock(mutex_);  // a worker that is about to sleep sees either this or the wake-up
@@ -107,6 +114,7 @@ void ThreadPool::run(const std::function<void(int)>& work) {
   wake_.notify_all();
   work(0);
   await(done_, static_cast<std::uint32_t>(threads_.size()));
+  contended_ = late_ns_.load(std::memory_order_relaxed) * kContendedPart > now_ns() - start;
 }
 
 void ThreadPool::barrier(int worker) {
@@ -115,6 +123,27 @@ void ThreadPool::barrier(int worker) {
   count_up(arrived_[self]);
   for (std::size_t other = 0; other < arrived_.size(); ++other)
     if (other != self) await(arrived_[other], reached);
+}
+
+// Waits until `counter` has reached `target`, modulo 2^32.
+void ThreadPool::await(PaddedCounter& counter, std::uint32_t target) {
+  const auto reached = [&] {
+    return static_cast<std::int32_t>(counter.value.load(std::memory_order_acquire) - target) >= 0;
+  };
+  for (int spins = contended_ ? kImpatientSpins : kPatientSpins; spins > 0; --spins) {
+    if (reached()) return;
+    relax();
+  }
+  const std::int64_t start = now_ns();
+  if (contended_) {
+    sleep_until(counter, target);
+  } else {
+    while (!reached()) {
+      std::this_thread::yield();
+      for (int spins = kImpatientSpins; spins > 0 && !reached(); --spins) relax();
+    }
+  }
+  late_ns_.fetch_add(now_ns() - start, std::memory_order_relaxed);
 }
 
 void ThreadPool::serve(int worker) {

@@ -37,10 +37,14 @@ class ThreadPool {
 
  private:
   void serve(int worker);
+  void await(PaddedCounter& counter, std::uint32_t target);
+
   std::vector<PaddedCounter> arrived_;  // barriers each worker has reached
   const std::function<void(int)>* work_ = nullptr;
   PaddedCounter started_;  // runs begun
   PaddedCounter done_;     // workers that finished the current run
+  std::atomic<std::int64_t> late_ns_{0};  // of the current run: how long waits outlasted their spinning
+  bool contended_ = false;                // whether that was much of the last run
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;  // guards falling asleep between runs
   std::condition_variable wake_;
