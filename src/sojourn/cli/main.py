@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sojourn.cli.library_pools import limit_library_pools
-from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, settings, with_options
+from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, setting_sources, settings, with_options
 from sojourn.errors import SojournError
+from sojourn.timeline.system import SystemFacts
 
 app = typer.Typer(
     name="sojourn",
@@ -41,7 +42,7 @@ def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
     settled = settings(model, options)
     from sojourn.cli.serve import serve_command  # here: the server's imports take longer than --help may
 
-    serve_command(settled)
+    serve_command(settled, SystemFacts(settings=setting_sources(model, options)))
 
 
 @app.command()

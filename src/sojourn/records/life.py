@@ -111,6 +111,7 @@ class Preempted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     handle: int
     at_ns: int
     lost_tokens: int  # positions whose K and V it had
+    high_water: int  # the most it ever had: once this much is computed again, it is back where it was
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True):
@@ -162,9 +163,8 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EngineReport(msgspec.Struct, frozen=True, array_like=True):
-    """All that happened since the last report, in the order in which the fields stand."""
+    """All that happened since the last report, to be read in the order in which the fields stand."""
 
-    arrivals: list[Arrival] = []
     waits: list[Wait] = []
     preempted: list[Preempted] = []
     admitted: list[Admitted] = []

@@ -79,7 +79,7 @@ class Recorder:
         self.kv = KVMap()
         self.pauses: deque[tuple[int, int]] = deque(maxlen=KEPT_PAUSES)  # of the garbage collector, both processes
         self._own_pauses = GCPauses()
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self._max_rows = max_rows
         self._records: dict[str, RequestRecord] = {}  # live and finished, in order of arrival
         self._ended: deque[RequestRecord] = deque()  # those of `_records` that are over, oldest first
@@ -124,6 +124,11 @@ class Recorder:
         numbers = range(self._num_steps - 1, max(since, self._num_steps - len(self._steps) - 1), -1)
         return _page(map(self._step, numbers), limit)
 
+    def steps_numbered(self, numbers: Iterable[int]) -> Iterator[StepRecord]:
+        """Those of these steps that are still kept."""
+        oldest = self._num_steps - len(self._steps)
+        return (self._step(number) for number in sorted(numbers) if number >= oldest)
+
     def finished(self, since: int = 0) -> Finished:
         """Records that completed since an earlier call, oldest first. Pass `next` of that call, 0 at first."""
         first_kept = self._num_completed - len(self._completed)
@@ -144,6 +149,10 @@ class Recorder:
         """The record id of a request by the engine's handle; None when it is too old to be known."""
         found = self._owners.get(handle)
         return None if found is None else found[0]
+
+    @property
+    def num_followers(self) -> int:
+        return len(self._subscriptions)
 
     def subscribe(self) -> Subscription:
         """Follow what changes from now on. Whoever subscribes must `unsubscribe`."""
@@ -182,20 +191,30 @@ class Recorder:
     def begin(self, request_id: str, *, client_request_id: str, endpoint: str, accepted_ns: int) -> RequestRecord:
         """A request for generation was let in. Its record is complete after `end`."""
         record = RequestRecord(
-            request_id, client_request_id, endpoint, accepted_ns, received_at=time.time(),
-            output_text=[] if self.record_text else None,
-        )  # fmt: skip
+            request_id,
+            client_request_id,
+            endpoint,
+            accepted_ns,
+            received_at=time.time(),
+            keeps_text=self.record_text,
+        )
         self._records[request_id] = record
         return record
 
-    def attach(self, record: RequestRecord, engine_ids: Iterable[str], *, prompt_tokens: int, priority: int) -> None:
-        """The choices of one prompt are about to be sent to the engine."""
+    def attach(
+        self, record: RequestRecord, engine_ids: Iterable[str], *, prompt_tokens: int, priority: int
+    ) -> dict[str, ChoiceRecord]:
+        """The choices of one prompt are about to be sent to the engine. Returns their records by engine id."""
         record.state = RequestState.QUEUED
         record.priority = priority
+        attached = {}
         for engine_id in engine_ids:
             choice = ChoiceRecord(engine_id, len(record.choices), prompt_tokens)
+            choice.text = [] if self.record_text else None
             record.choices.append(choice)
             self._attached[engine_id] = record, choice
+            attached[engine_id] = choice
+        return attached
 
     def end(self, record: RequestRecord, status: int) -> None:
         """Nothing more will be sent for this request. `status` is HTTP's, 499 when the client left before any."""
@@ -240,10 +259,22 @@ class Recorder:
         """Stops listening to the garbage collector. What was recorded stays readable."""
         self._own_pauses.stop()
 
+    def arrived(self, arrival: Arrival) -> None:
+        """The engine has a request in hand. Before the first report that speaks of it."""
+        found = self._attached.pop(arrival.request_id, None)
+        if found is None:
+            return  # sent by somebody who keeps no record
+        record, choice = found
+        choice.handle, choice.received_ns, choice.taken_ns = arrival.handle, arrival.received_ns, arrival.taken_ns
+        choice.waiting_reason = WaitingReason.LOADING if arrival.loading else WaitingReason.STEP_RUNNING
+        choice.waits.extend((arrival.received_ns, _CODES[choice.waiting_reason]))
+        self._live[arrival.handle] = found
+        self._owners[arrival.handle] = record.request_id, choice.index
+        if len(self._owners) > KEPT_OWNERS:
+            del self._owners[next(iter(self._owners))]
+
     def take(self, report: EngineReport) -> None:
         """Everything of one message from the engine, before its tokens are handed to anybody."""
-        for arrival in report.arrivals:
-            self._on_arrival(arrival)
         for wait in report.waits:
             self._on_wait(wait)
         for preempted in report.preempted:
@@ -262,19 +293,6 @@ class Recorder:
     def _take_own_pauses(self) -> None:
         self.pauses.extend(self._own_pauses.take())
 
-    def _on_arrival(self, arrival: Arrival) -> None:
-        found = self._attached.pop(arrival.request_id, None)
-        if found is None:
-            return  # sent by somebody who keeps no record
-        record, choice = found
-        choice.handle, choice.received_ns, choice.taken_ns = arrival.handle, arrival.received_ns, arrival.taken_ns
-        choice.waiting_reason = WaitingReason.LOADING if arrival.loading else WaitingReason.STEP_RUNNING
-        choice.waits.extend((arrival.received_ns, _CODES[choice.waiting_reason]))
-        self._live[arrival.handle] = found
-        self._owners[arrival.handle] = record.request_id, choice.index
-        if len(self._owners) > KEPT_OWNERS:
-            del self._owners[next(iter(self._owners))]
-
     def _on_wait(self, wait: Wait) -> None:
         found = self._live.get(wait.handle)
         if found is not None:
@@ -292,6 +310,10 @@ class Recorder:
         if found is None:
             return
         record, choice = found
+        known = max((lost.high_water for lost in choice.preemptions), default=0)
+        choice.cached_tokens += max(0, min(admitted.hit_tokens, choice.prompt_tokens) - known)
+        if not choice.admissions and admitted.owner is not None:
+            choice.prefix_from = self.owner(admitted.owner)
         choice.admissions.append(admitted)
         choice.waiting_reason = None
         choice.table = list(admitted.hit)
@@ -351,7 +373,7 @@ class Recorder:
             self._num_completed += 1
 
     def _trim(self) -> None:
-        while len(self._ended) > self._max_requests or (self._ended and self._num_rows > self._max_rows):
+        while len(self._ended) > self.max_requests or (self._ended and self._num_rows > self._max_rows):
             record = self._ended.popleft()
             del self._records[record.request_id]
             self._num_rows -= sum(choice.num_steps for choice in record.choices)

@@ -7,6 +7,7 @@ into stations, `causes` explains gaps between tokens, `documents` makes JSON.
 from __future__ import annotations
 
 import enum
+import time
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -49,8 +50,9 @@ class StepRow(NamedTuple):
 ROW = len(StepRow._fields)
 
 
-class Wait(NamedTuple):
+class WaitInterval(NamedTuple):
     since_ns: int
+    end_ns: int  # 0 while it lasts
     reason: WaitingReason
 
 
@@ -65,6 +67,8 @@ class ChoiceRecord:
     received_ns: int = 0  # by the engine's receive thread
     taken_ns: int = 0  # by its loop
     waiting_reason: WaitingReason | None = None  # as of now; None unless it waits in the engine
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    prefix_from: str | None = None  # record id of the request that computed the last block of the first hit
     first_delta_ns: int = 0  # first token back in the front end
     first_text_ns: int = 0  # first text that may be shown
     last_delta_ns: int = 0
@@ -75,6 +79,7 @@ class ChoiceRecord:
     ended_how: str | None = None  # the engine's own reason
     peak_blocks: int = 0
     table: list[int] = field(default_factory=list)  # block ids, while live and at the end
+    text: list[str] | None = None  # only with --record-text
     admissions: list[Admitted] = field(default_factory=list)
     preemptions: list[Preempted] = field(default_factory=list)
     waits: array[int] = field(default_factory=lambda: array("q"))  # since_ns and a reason's code, alternating
@@ -91,14 +96,47 @@ class ChoiceRecord:
         first = index * ROW if index >= 0 else len(self.rows) + index * ROW
         return StepRow(*self.rows[first : first + ROW])
 
+    def columns(self, *names: str) -> list[array[int]]:
+        """Of all step rows. Much cheaper than the rows themselves."""
+        return [self.rows[StepRow._fields.index(name) :: ROW] for name in names]
+
     def step_rows(self) -> Iterator[StepRow]:
         rows = self.rows
         for first in range(0, len(rows), ROW):
             yield StepRow(*rows[first : first + ROW])
 
-    def wait_changes(self) -> list[Wait]:
-        """When it began to wait for which reason. A wait ends with the next change, admission, or the end."""
-        return [Wait(self.waits[i], REASONS[self.waits[i + 1]]) for i in range(0, len(self.waits), 2)]
+    def work(self) -> Iterator[tuple[StepRow, list[tuple[StepKind, int, int]]]]:
+        """What each step computed: kind, first position, tokens. Two pieces where recomputation went on beyond what
+        had been lost, so that the pieces of kind `prefill` and the cached tokens add up to the prompt."""
+        for row in self.step_rows():
+            kind, end = StepKind(row.kind), row.position + row.tokens
+            lost = max((each.high_water for each in self.preemptions if each.at_ns < row.computed_ns), default=0)
+            if kind is StepKind.RECOMPUTE and row.position < lost < end:
+                rest = StepKind.PREFILL if lost < self.prompt_tokens else StepKind.DECODE
+                yield row, [(kind, row.position, lost - row.position), (rest, lost, end - lost)]
+            else:
+                yield row, [(kind, row.position, row.tokens)]
+
+    def wait_intervals(self, over_ns: int) -> list[WaitInterval]:
+        """When it waited for what; neighbours with the same reason are one. `over_ns`: end of the request, or 0."""
+        found: list[WaitInterval] = []
+        starts, codes = self.waits[::2], self.waits[1::2]
+        for index, since_ns in enumerate(starts):
+            ends = [self.ended_ns, over_ns, starts[index + 1] if index + 1 < len(starts) else 0]
+            ends += [each.searched_ns for each in self.admissions if each.admitted_ns > since_ns][:1]
+            end_ns = max(since_ns, min((stamp for stamp in ends if stamp), default=0))
+            end_ns = end_ns if any(ends) else 0
+            reason = REASONS[codes[index]]
+            if found and found[-1].reason is reason and found[-1].end_ns == since_ns:
+                found[-1] = WaitInterval(found[-1].since_ns, end_ns, reason)
+            else:
+                found.append(WaitInterval(since_ns, end_ns, reason))
+        return found
+
+    @property
+    def waiting_since_ns(self) -> int:
+        """When its current wait began: its arrival, or its latest preemption."""
+        return self.preemptions[-1].at_ns if self.preemptions else self.received_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -129,8 +167,8 @@ class RequestRecord:
     num_writes: int = 0
     blocked_ns: int = 0  # in writes that waited for the client to read
     blocked: array[int] = field(default_factory=lambda: array("q"))  # start and end of each such write, alternating
-    prompt_text: str | None = None  # only with --record-text, like the next
-    output_text: list[str] | None = None
+    keeps_text: bool = False
+    prompt_text: str | None = None  # only with --record-text
     choices: list[ChoiceRecord] = field(default_factory=list)
     complete: bool = False  # ended, and the engine has reported the end of each choice
 
@@ -144,6 +182,19 @@ class RequestRecord:
         if begun:
             return min(begun, key=lambda choice: choice.admissions[0].admitted_ns)
         return self.choices[0] if self.choices else None
+
+    def begin_text(self) -> None:
+        """Template or tokenizer begins. Of several prompts the first begins and the last ends."""
+        self.text_ns = self.text_ns or time.monotonic_ns()
+
+    def end_render(self, text: str) -> None:
+        """May be called in a text thread."""
+        self.rendered_ns = self.rendered_ns or time.monotonic_ns()
+        if self.keeps_text and self.prompt_text is None:
+            self.prompt_text = text
+
+    def end_text(self) -> None:
+        self.tokenized_ns = time.monotonic_ns()
 
     def wrote(self, began_ns: int, ended_ns: int) -> None:
         """A piece of content was handed to the kernel. A client that doesn't read makes that take long."""
