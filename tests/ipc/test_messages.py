@@ -24,7 +24,7 @@ from sojourn.ipc.messages import (
     encode,
 )
 from sojourn.records import EngineRequest, EngineStats, FinishReason, SamplingParams, TokenDelta, TokenLogprobs
-from sojourn.records.life import Admitted, Arrival, Ended, EngineReport, PrefixStop, Preempted, Wait, WaitingReason
+from sojourn.records.life import Admitted, Arrival, Ended, EngineReport, Preempted, PrefixStop, Wait, WaitingReason
 from tests.ipc.fake_engine import INFO
 
 REPORT = EngineReport(

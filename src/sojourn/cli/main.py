@@ -37,12 +37,12 @@ CHAT_OPTIONS = (*GENERATE_OPTIONS, "chat_template")
 
 @app.command()
 @with_options()
-def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
+def serve(context: typer.Context, model: Model = DEFAULT_MODEL, **options: Any) -> None:
     """Serve a model over the OpenAI API. Every flag can also be set as SOJOURN_<FLAG> or in --config."""
     settled = settings(model, options)
     from sojourn.cli.serve import serve_command  # here: the server's imports take longer than --help may
 
-    serve_command(settled, SystemFacts(settings=setting_sources(model, options)))
+    serve_command(settled, SystemFacts(settings=setting_sources(context, model, options)))
 
 
 @app.command()

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import click
 import typer
-from click.core import ParameterSource
 
 from sojourn.config import CacheConfig, EngineConfig, FrontendConfig, SchedulerConfig, ServerConfig
 from sojourn.errors import StartupError
@@ -27,13 +25,7 @@ MODEL_HELP = "GGUF file, Hugging Face directory, short name (see `sojourn list`)
 CONFIGS = (ServerConfig, FrontendConfig, EngineConfig, SchedulerConfig, CacheConfig)
 
 SECRET_OPTIONS = frozenset({"api_key"})
-_SOURCES: dict[ParameterSource, Source] = {
-    ParameterSource.COMMANDLINE: "flag",
-    ParameterSource.ENVIRONMENT: "environment",
-    ParameterSource.DEFAULT_MAP: "config file",
-    ParameterSource.DEFAULT: "default",
-    ParameterSource.PROMPT: "flag",
-}
+_SOURCES: dict[str, Source] = {"COMMANDLINE": "flag", "ENVIRONMENT": "environment", "DEFAULT_MAP": "config file"}
 # Flags of features that come later. They are known, so that nobody looks for a typing error, and refused.
 NOT_BUILT_FLAGS: dict[str, type] = {
     "tool_call_parser": str,
@@ -116,16 +108,15 @@ def settings(model: str, options: Mapping[str, Any]) -> Settings:
     return Settings(server=make(ServerConfig), frontend=make(FrontendConfig), engine=engine)
 
 
-def setting_sources(model: str, options: Mapping[str, Any]) -> list[Setting]:
+def setting_sources(context: typer.Context, model: str, options: Mapping[str, Any]) -> list[Setting]:
     """Every option of the running command with where its value came from; keys are counted, not shown."""
-    context = click.get_current_context()
     found = []
     for name, value in {"model": model, **options}.items():
         if name in NOT_BUILT_FLAGS or name == "config":
             continue
         source = context.get_parameter_source(name)
         shown = f"{len(value)} keys" if name in SECRET_OPTIONS and value else value
-        found.append(Setting(name, shown, _SOURCES[source or ParameterSource.DEFAULT]))
+        found.append(Setting(name, shown, _SOURCES.get(source.name if source else "DEFAULT", "default")))
     return found
 
 
