@@ -80,7 +80,7 @@ class Account:
 
 def segments(record: RequestRecord, now_ns: int) -> list[Segment]:
     """The stays of a life so far, in order. `now_ns` is where the current one of a live request ends."""
-    life = _Life(record.accepted_ns, record.ended_ns or now_ns)
+    life = _Life(record.accepted_ns, _end_ns(record, now_ns))
     if _text_stations(life, record) and _engine_stations(life, record):
         _reply_stations(life, record)
     return life.segments
@@ -99,12 +99,13 @@ def ttft(record: RequestRecord, parts: Sequence[Segment]) -> Account | None:
     end_ns = first_content_ns(record)
     if not end_ns:
         return None
+    end_ns = max(end_ns, record.accepted_ns)
     return Account(end_ns - record.accepted_ns, _sums(parts, TTFT_STATIONS, end_ns))
 
 
 def end_to_end(record: RequestRecord, parts: Sequence[Segment], now_ns: int) -> Account:
     """Of the `segments` of this record, made with the same `now_ns`."""
-    end_ns = record.ended_ns or now_ns
+    end_ns = _end_ns(record, now_ns)
     return Account(end_ns - record.accepted_ns, _sums(parts, tuple(Station), end_ns))
 
 
@@ -125,6 +126,10 @@ def tpot_ns(choice: ChoiceRecord, emitted: Sequence[int]) -> float | None:
     if len(emitted) < 2:
         return None
     return (choice.row(emitted[-1]).end_ns - choice.row(emitted[0]).end_ns) / (len(emitted) - 1)
+
+
+def _end_ns(record: RequestRecord, now_ns: int) -> int:
+    return max(record.accepted_ns, record.ended_ns or now_ns)
 
 
 class _Life:
@@ -267,6 +272,6 @@ def _recovered_ns(choice: ChoiceRecord, index: int) -> int:
 def _sums(parts: Iterable[Segment], stations: Iterable[Station], end_ns: int) -> dict[Station, int]:
     sums = dict.fromkeys(stations, 0)
     for station, start, end in parts:
-        if start < end_ns:
+        if station in sums and start < end_ns:
             sums[station] += min(end, end_ns) - start
     return sums
