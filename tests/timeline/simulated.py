@@ -99,6 +99,7 @@ class Simulation:
         priority: int = 0,
         n: int = 1,
         streamed: bool = True,
+        cache_salt: str = "",
         **params: object,
     ) -> Exchange:
         record = self.recorder.begin(name, client_request_id=name, endpoint="/v1/completions", accepted_ns=self.clock())
@@ -115,7 +116,13 @@ class Simulation:
         for engine_id in ids:
             received_ns = self.clock()
             live = self.engine.add_request(
-                EngineRequest(request_id=engine_id, prompt_ids=list(prompt), params=sampling, priority=priority)
+                EngineRequest(
+                    request_id=engine_id,
+                    prompt_ids=list(prompt),
+                    params=sampling,
+                    priority=priority,
+                    cache_salt=cache_salt,
+                )
             )
             self._arrivals.append(Arrival(engine_id, received_ns, self.clock(), live.sequence))
         return exchange
