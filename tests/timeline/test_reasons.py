@@ -108,7 +108,7 @@ def test_one_of_better_priority_takes_the_slot(simulate: Any) -> None:
 
 def test_a_preempted_decode_is_recomputed_and_its_first_token_stays(simulate: Any) -> None:
     simulation = simulate(max_num_seqs=1, budget=8)
-    simulation.submit("victim", [1] * 6, max_tokens=8)
+    simulation.submit("victim", [1] * 7, max_tokens=8)
     for _ in range(3):
         simulation.step()
     record = simulation.exchanges["victim"].record
@@ -119,9 +119,9 @@ def test_a_preempted_decode_is_recomputed_and_its_first_token_stays(simulate: An
     assert document["ttft"] == before
     (choice,) = record.choices
     kinds = [(str(kind), position, tokens) for _, pieces in choice.work() for kind, position, tokens in pieces]
-    assert kinds[:3] == [("prefill", 0, 6), ("decode", 6, 1), ("decode", 7, 1)]
-    assert kinds[3:5] == [("recompute", 4, 4), ("decode", 8, 1)]  # one full block was still in the cache
-    assert document["preemptions"][0]["lost_tokens"] == 8
+    assert kinds[:3] == [("prefill", 0, 7), ("decode", 7, 1), ("decode", 8, 1)]
+    assert kinds[3:5] == [("recompute", 8, 1), ("decode", 9, 1)]  # two full blocks were still in the cache
+    assert document["preemptions"][0]["lost_tokens"] == 9
     # Four steps of the other, then the one that gets it back, up to its logits.
     assert document["e2e"]["parts"]["preempted"] == pytest.approx(50, abs=0.001)
     found = gaps(record, choice, token_rows(choice), [])
@@ -146,7 +146,7 @@ def test_a_prompt_preempted_halfway_counts_its_tokens_once(simulate: Any) -> Non
 
 
 def test_a_step_without_it_between_two_chunks_is_a_stall() -> None:
-    """The scheduler gives a prompt once begun a chunk in every step, so the record is made by hand."""
+    """The record is made by hand: it takes a step that another prompt and the decodes fill."""
     record = RequestRecord("r", "c", "/v1/completions", 1, 0.0, parsed_ns=1, submitted_ns=1, ended_ns=100)
     choice = ChoiceRecord("r", 0, prompt_tokens=20, received_ns=1)
     record.choices.append(choice)

@@ -55,7 +55,7 @@ def gaps(
         first, last = emitted[index], emitted[index + 1]
         start, end = ends[first], ends[last]
         by = _prefilled_by(choice, first + 1, last)
-        if any(start < at_ns <= end for at_ns in lost):
+        if any(start <= at_ns < end for at_ns in lost):
             cause, by = Cause.PREEMPTED, ()
         elif near and _overlap(near, start, end) > NOTABLE_SHARE * (end - start):
             cause, by = Cause.GC, ()

@@ -31,6 +31,7 @@ from sojourn.timeline.kv_map import KVMap
 from sojourn.timeline.live import Changes, Subscription, signature
 from sojourn.timeline.pauses import GCPauses
 from sojourn.timeline.records import (
+    NOT_WAITING,
     REASONS,
     ChoiceRecord,
     RequestRecord,
@@ -315,6 +316,7 @@ class Recorder:
         if not choice.admissions and admitted.owner is not None:
             choice.prefix_from = self.owner(admitted.owner)
         choice.admissions.append(admitted)
+        choice.waits.extend((admitted.searched_ns, NOT_WAITING))
         choice.waiting_reason = None
         choice.table = list(admitted.hit)
         if record.state is RequestState.QUEUED:

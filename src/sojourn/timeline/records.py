@@ -17,6 +17,7 @@ from sojourn.records.life import Admitted, Preempted, StepKind, StepReport, Wait
 
 BLOCKED_NS = 1_000_000  # a write that takes longer waited for the client; otherwise it is a copy into a buffer
 REASONS = tuple(WaitingReason)  # by the code that `ChoiceRecord.waits` holds
+NOT_WAITING = -1
 
 
 class RequestState(enum.StrEnum):
@@ -82,7 +83,9 @@ class ChoiceRecord:
     text: list[str] | None = None  # only with --record-text
     admissions: list[Admitted] = field(default_factory=list)
     preemptions: list[Preempted] = field(default_factory=list)
-    waits: array[int] = field(default_factory=lambda: array("q"))  # since_ns and a reason's code, alternating
+    waits: array[int] = field(
+        default_factory=lambda: array("q")
+    )  # an instant, and the code of what it waits for from then on
     rows: array[int] = field(default_factory=lambda: array("q"))  # StepRows, flat
     # Steps that held prompt work of others: index of the row -> (record id, ...).
     prefilled_by: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -121,16 +124,14 @@ class ChoiceRecord:
         """When it waited for what; neighbours with the same reason are one. `over_ns`: end of the request, or 0."""
         found: list[WaitInterval] = []
         starts, codes = self.waits[::2], self.waits[1::2]
-        for index, since_ns in enumerate(starts):
-            ends = [self.ended_ns, over_ns, starts[index + 1] if index + 1 < len(starts) else 0]
-            ends += [each.searched_ns for each in self.admissions if each.admitted_ns > since_ns][:1]
-            end_ns = max(since_ns, min((stamp for stamp in ends if stamp), default=0))
-            end_ns = end_ns if any(ends) else 0
-            reason = REASONS[codes[index]]
-            if found and found[-1].reason is reason and found[-1].end_ns == since_ns:
-                found[-1] = WaitInterval(found[-1].since_ns, end_ns, reason)
-            else:
-                found.append(WaitInterval(since_ns, end_ns, reason))
+        for index, (since_ns, code) in enumerate(zip(starts, codes, strict=True)):
+            last = index + 1 == len(starts)
+            end_ns = (self.ended_ns or over_ns) if last else starts[index + 1]
+            if code == NOT_WAITING or 0 < end_ns <= since_ns:
+                continue
+            if found and found[-1].reason is REASONS[code] and found[-1].end_ns == since_ns:
+                since_ns = found.pop().since_ns
+            found.append(WaitInterval(since_ns, end_ns, REASONS[code]))
         return found
 
     @property
