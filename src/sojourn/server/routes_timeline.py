@@ -39,7 +39,7 @@ async def list_requests(
     server: Context,
     state: RequestState | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_REQUESTS)] = 100,
-    since: Annotated[float, Query(description="Only those accepted later than this `received_ms`.")] = 0.0,
+    since: Annotated[float | None, Query(description="Only those accepted later than this `received_ms`.")] = None,
 ) -> Response:
     """Summaries of recent and live requests, newest first."""
     recorder = _recorder(server)

@@ -113,11 +113,13 @@ class Recorder:
         return self._records.get(request_id)
 
     def requests(
-        self, *, state: RequestState | None = None, limit: int = 100, since_ms: float = 0.0
+        self, *, state: RequestState | None = None, limit: int = 100, since_ms: float | None = None
     ) -> tuple[list[RequestRecord], bool]:
         """Newest first, of those accepted later than `since_ms` after the start; and whether there are more."""
-        after_ns = self.origin_ns + int(since_ms * 1e6)
-        newest = itertools.takewhile(lambda record: record.accepted_ns > after_ns, reversed(self._records.values()))
+        newest: Iterator[RequestRecord] = reversed(self._records.values())
+        if since_ms is not None:
+            after_ns = self.origin_ns + int(since_ms * 1e6)
+            newest = itertools.takewhile(lambda record: record.accepted_ns > after_ns, newest)
         return _page((record for record in newest if state is None or record.state is state), limit)
 
     def steps(self, *, since: int = -1, limit: int = 1000) -> tuple[list[StepRecord], bool]:
