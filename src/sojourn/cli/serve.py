@@ -16,13 +16,14 @@ from sojourn.timeline.system import SystemFacts
 logger = logging.getLogger("sojourn.cli")
 
 
-def serve_command(settings: Settings, facts: SystemFacts) -> None:
-    """Serves until a signal. Raises StartupError before, and typer.Exit with the server's exit code after."""
+def serve_command(settings: Settings, facts: SystemFacts | None = None) -> None:
+    """Serves until a signal. `facts` know where the settings come from. Raises StartupError before, and typer.Exit with
+    the server's exit code after."""
     bound = listener.bind(settings.server.host, settings.server.port)
     set_up_logging(settings.server.log_level)
     limit_library_pools()
     with bound:
-        raise typer.Exit(_serve(settings, bound, facts))
+        raise typer.Exit(_serve(settings, bound, facts or SystemFacts()))
 
 
 def _serve(settings: Settings, bound: socket.socket, facts: SystemFacts) -> int:
