@@ -75,7 +75,7 @@ class Reporter:
                 compute_ns=times.compute,
                 sample_ns=times.sample,
                 update_ns=times.end - times.ran,
-                budget=scheduler.max_num_batched_tokens,
+                budget=out.budget,
                 num_running=len(scheduler.running),
                 num_waiting=len(scheduler.waiting),
                 kv_live=pool.num_live,

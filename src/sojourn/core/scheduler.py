@@ -26,6 +26,7 @@ class SchedulerOutput:
     num_decodes: int = 0  # the first ones of `scheduled`
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    budget: int = 0  # tokens that the step could have held
 
 
 @dataclass(slots=True)
@@ -114,6 +115,7 @@ class Scheduler:
         if self.pace is not None and out.num_decodes:
             budget = min(budget, self.pace.prompt_tokens_beside(out.num_decodes))
         # If blocks ran out just now, whoever was thrown out must not come straight back.
+        out.budget = out.num_decodes + budget
         self._schedule_prefills(out, budget, admitting=len(out.preempted) == displaced)
         self._blame_priority()
         return out

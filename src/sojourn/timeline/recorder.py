@@ -118,8 +118,10 @@ class Recorder:
         """Newest first, of those accepted later than `since_ms` after the start; and whether there are more."""
         newest: Iterator[RequestRecord] = reversed(self._records.values())
         if since_ms is not None:
-            after_ns = self.origin_ns + int(since_ms * 1e6)
-            newest = itertools.takewhile(lambda record: record.accepted_ns > after_ns, newest)
+            after_us = round(since_ms * 1000)  # as coarse as the times that are shown
+            newest = itertools.takewhile(
+                lambda record: round((record.accepted_ns - self.origin_ns) / 1000) > after_us, newest
+            )
         return _page((record for record in newest if state is None or record.state is state), limit)
 
     def steps(self, *, since: int = -1, limit: int = 1000) -> tuple[list[StepRecord], bool]:
