@@ -38,7 +38,8 @@ class Clock:
         self._jitter = jitter
 
     def __call__(self) -> int:
-        self.ns += self._jitter()
+        passed = self._jitter()  # first: the garbage collector's callback may look at the clock in between
+        self.ns += passed
         return self.ns
 
     def advance(self, milliseconds: float) -> None:

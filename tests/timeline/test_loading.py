@@ -1,11 +1,11 @@
-"""A request sent before the engine was ready: the server refuses such requests, a client of the channel may send one."""
+"""A request sent before the engine was ready. The server refuses those; a client of the channel may send one."""
 
 from __future__ import annotations
 
 import threading
 
 from sojourn.core.loop import serve
-from sojourn.ipc.messages import AddRequests, FromEngine, Outputs, Stop, ToEngine
+from sojourn.ipc.messages import AddRequests, FromEngine, Outputs, Ready, Stop, ToEngine
 from sojourn.records import EngineRequest, SamplingParams
 from sojourn.records.life import WaitingReason
 from sojourn.timeline.recorder import Recorder
@@ -49,11 +49,14 @@ def test_it_waits_for_the_model() -> None:
     record = recorder.begin("early", client_request_id="c", endpoint="/v1/completions", accepted_ns=1)
     recorder.attach(record, ["early"], prompt_tokens=2, priority=0)
     for message in line.sent:
+        if isinstance(message, Ready):
+            recorder.engine_ready(message.info)
         if isinstance(message, Outputs):
             for arrival in message.arrivals:
                 recorder.arrived(arrival)
             assert message.report is not None
             recorder.take(message.report)
+    recorder.close()
     (choice,) = record.choices
     assert [wait.reason for wait in choice.wait_intervals(0)] == [WaitingReason.LOADING]
     assert choice.num_steps == 2
