@@ -116,7 +116,7 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, ConnectionError):  # nobody listens yet, or 503 while the model loads
+    except (urllib.error.URLError, ConnectionError, TimeoutError):  # nobody listens, 503 while it loads, a busy machine
         return False
 
 

@@ -117,6 +117,8 @@ class ServerConfig:
     api_key: tuple[str, ...] = option((), "Key that clients must present; may be repeated. Default: no key needed.")
     shutdown_timeout: float = option(30.0, "Seconds that running requests get to finish after SIGTERM.", at_least=0)
     no_restart: bool = option(False, "Exit when the engine process dies instead of restarting it.")
+    timings: bool = option(False, "Add the time account to every reply, as if each had asked for it.")
+    record_text: bool = option(False, "Keep prompts and outputs in the records of requests.")
     in_process: bool = option(False, "Run the engine in a thread of the server process.")
     metrics_prefix: Literal["sojourn", "vllm"] = option("sojourn", "Prefix of the Prometheus metrics.")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log lines to print.")

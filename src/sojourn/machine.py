@@ -77,6 +77,11 @@ def memory_total_bytes(root: Path = ROOT) -> int:
     return total
 
 
+def resident_bytes(pid: int, root: Path = ROOT) -> int:
+    """Memory of a process that is in RAM; 0 if there is no such process any more."""
+    return _status(root / "proc" / str(pid) / "status", "VmRSS")
+
+
 def cpu_flags(root: Path = ROOT) -> frozenset[str]:
     """Everything /proc/cpuinfo says that this CPU has; empty where there is no such file."""
     for line in _lines(root / "proc/cpuinfo"):
@@ -176,6 +181,12 @@ def _stat(path: Path, key: str) -> int:
         if name == key and value.strip().isdigit():
             return int(value)
     return 0
+
+
+def _status(path: Path, key: str) -> int:
+    """A line like `VmRSS:  1234 kB`, in bytes."""
+    found = next((line.split() for line in _lines(path) if line.startswith(key + ":")), None)
+    return int(found[1]) * 1024 if found else 0
 
 
 def _meminfo(root: Path, key: str) -> int:

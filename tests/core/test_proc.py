@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -213,8 +214,17 @@ def test_steps_that_compute_nothing_do_not_burn_a_core():
         info = make_engine(script=Script()).info
         num_steps = 0
 
-        def add_request(self, request):
+        def start_reporting(self):
             pass
+
+        def stop_reporting(self):
+            pass
+
+        def report(self):
+            return None
+
+        def add_request(self, request):
+            return SimpleNamespace(sequence=0)
 
         def abort(self, request_ids):
             pass

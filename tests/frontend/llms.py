@@ -18,6 +18,7 @@ from sojourn.frontend.request_state import ChoiceDelta, merge
 from sojourn.ipc.launcher import Launcher, ThreadLauncher
 from sojourn.ipc.supervisor import Supervisor
 from sojourn.records import SamplingParams
+from sojourn.timeline.recorder import Recorder
 from tests.core.engines import make_engine
 from tests.frontend.byte_tokenizer import EOS, VOCAB_SIZE, byte_ids, byte_tokenizer
 
@@ -37,9 +38,10 @@ def make_llm(
     restart: bool = False,
     restart_interval: float = 60.0,
     stuck_after: float = 60.0,
+    recorder: Recorder | None = None,
 ) -> AsyncLLM:
     supervisor = Supervisor(launcher, restart=restart, restart_interval=restart_interval)
-    client = EngineClient(supervisor, stuck_after=stuck_after)
+    client = EngineClient(supervisor, recorder=recorder, stuck_after=stuck_after)
     return AsyncLLM(
         client,
         byte_tokenizer(),

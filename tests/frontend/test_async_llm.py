@@ -192,17 +192,6 @@ def test_cached_prompt_tokens_are_reported():
     run(scenario())
 
 
-def test_arrivals_tell_when_the_engine_had_each_choice():
-    async def scenario():
-        async with scripted([SAY_HI]) as (llm, _):
-            stream = submit(llm, max_tokens=4, n=2)
-            await collect(stream)
-            assert len(stream.arrivals) == 2
-            assert all(arrival.received_ns <= arrival.taken_ns for arrival in stream.arrivals)
-
-    run(scenario())
-
-
 def test_what_the_server_shows_is_known_once_ready():
     async def scenario():
         async with scripted() as (llm, _):

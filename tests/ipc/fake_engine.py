@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 from sojourn.core.loop import OnProgress, serve
 from sojourn.errors import InvalidRequest, StartupError
@@ -33,16 +34,28 @@ class FakeEngine:
     seconds_per_step: float = 0.001
     running: dict[str, EngineRequest] = field(default_factory=dict)
     progress: dict[str, int] = field(default_factory=dict)
+    num_added: int = 0
     num_aborted: int = 0
     num_steps: int = 0
     num_audits: int = 0
     last_step_ns: int = 0
 
-    def add_request(self, request: EngineRequest) -> None:
+    def start_reporting(self) -> None:
+        pass
+
+    def stop_reporting(self) -> None:
+        pass
+
+    def report(self) -> None:
+        return None
+
+    def add_request(self, request: EngineRequest) -> SimpleNamespace:
         if request.prompt_ids[0] == REFUSE:
             raise InvalidRequest("refused as asked", param="prompt")
         self.running[request.request_id] = request
         self.progress[request.request_id] = 0
+        self.num_added += 1
+        return SimpleNamespace(sequence=self.num_added)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         for request_id in request_ids:

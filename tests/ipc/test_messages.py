@@ -13,7 +13,6 @@ import sojourn
 from sojourn.ipc.messages import (
     AbortRequests,
     AddRequests,
-    Arrival,
     Failed,
     Loading,
     Outputs,
@@ -25,8 +24,18 @@ from sojourn.ipc.messages import (
     encode,
 )
 from sojourn.records import EngineRequest, EngineStats, FinishReason, SamplingParams, TokenDelta, TokenLogprobs
+from sojourn.records.life import Admitted, Arrival, Ended, EngineReport, Preempted, PrefixStop, Wait, WaitingReason
 from tests.ipc.fake_engine import INFO
 
+REPORT = EngineReport(
+    waits=[Wait(3, 2**60, WaitingReason.SEQ_SLOTS)],
+    preempted=[Preempted(2, 2**60, 8, 9)],
+    admitted=[Admitted(3, 5, 6, 4, PrefixStop.NO_MATCH, None, [7])],
+    ended=[Ended(1, 7, "stop", 2, [8, 9])],
+    pauses=[(1, 2)],
+    blocks=b"blocks",
+    step=b"step",
+)
 PARAMS = SamplingParams(
     max_tokens=None, logit_bias={7: -100.0}, seed=2**64 - 1, stop=("停",), bad_token_ids=((1, 2), (3,)), logprobs=2
 )
@@ -51,7 +60,10 @@ def test_messages_to_the_engine_survive_the_trip(message):
     [
         Loading("weights", 0.25),
         Ready(INFO),
-        Outputs(deltas=[DELTA], stats=EngineStats(waiting_by_reason={"kv_blocks": 2}), arrivals=[Arrival("r/0", 1, 2)]),
+        Outputs(
+            deltas=[DELTA], stats=EngineStats(waiting_by_reason={"kv_blocks": 2}), arrivals=[Arrival("r/0", 1, 2, 0)]
+        ),
+        Outputs(stats=EngineStats(), report=REPORT),
         Refused(request_id="r/0", code="invalid_value", message="no", param="prompt"),
         Failed("engine_failed", "why"),
     ],

@@ -19,6 +19,7 @@ from sojourn.config import ServerConfig
 from sojourn.server.app import create_app
 from sojourn.server.seam import Engine
 from sojourn.server.serve import uvicorn_config
+from sojourn.timeline.recorder import Recorder
 from tests.server.fake_engine import FakeEngine
 
 EngineContext = contextlib.AbstractAsyncContextManager[Engine]
@@ -78,8 +79,11 @@ def running(
     *,
     scheduling_policy: str = "fcfs",
     around: EngineContext | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[Live]:
-    app = create_app(engine, config or ServerConfig(), scheduling_policy=scheduling_policy)
+    app = create_app(
+        engine, config or ServerConfig(), scheduling_policy=scheduling_policy, recorder=recorder or Recorder()
+    )
     live = Live(app, engine or FakeEngine(), around)
     live.start()
     try:

@@ -17,6 +17,7 @@ import msgspec
 
 from sojourn.errors import InvalidRequest, Unavailable
 from sojourn.records import EngineInfo, EngineStats, SamplingParams, TokenLogprobs
+from sojourn.timeline.records import RequestRecord
 
 BOS, EOS = 256, 257
 CONTEXT = 8192
@@ -87,6 +88,7 @@ class FakeEngine:
     tokenizer = ByteTokenizer()
     info = INFO
     capacity = 576
+    engine_pid = None
 
     def __init__(self) -> None:
         self.reset()
@@ -111,7 +113,14 @@ class FakeEngine:
         self.drained: float | None = None
         self.closed = False
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        must_fit: bool = True,
+        record: RequestRecord | None = None,
+    ) -> list[int]:
         return ([BOS] if add_special_tokens and text else []) + list(text.encode())
 
     async def render(self, messages: list[dict[str, Any]], **arguments: Any) -> list[int]:
@@ -135,6 +144,7 @@ class FakeEngine:
         cache_salt: str = "",
         arrival_ns: int,
         continues_text: bool = False,
+        record: RequestRecord | None = None,
     ) -> AsyncIterator[list[FakeDelta]]:
         assert arrival_ns > 0
         if self.drained is not None:

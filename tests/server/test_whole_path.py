@@ -14,6 +14,7 @@ import pytest
 from sojourn.config import FrontendConfig
 from sojourn.executor.scripted import Line
 from sojourn.frontend.async_llm import AsyncLLM
+from sojourn.timeline.recorder import Recorder
 from tests.frontend.byte_tokenizer import byte_ids, word_ids
 from tests.frontend.llms import scripted
 from tests.server.conftest import Live, running, wait_for
@@ -33,13 +34,15 @@ ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
 
 @contextlib.contextmanager
 def serving(lines: Sequence[Line] = LINES, **options: Any) -> Iterator[tuple[Live, httpx.Client]]:
+    recorder = Recorder()
+
     @contextlib.asynccontextmanager
     async def around() -> AsyncIterator[AsyncLLM]:
-        async with scripted(lines, **options) as (llm, _):
+        async with scripted(lines, recorder=recorder, **options) as (llm, _):
             yield llm
 
     with (
-        running(None, around=around()) as live,
+        running(None, around=around(), recorder=recorder) as live,
         httpx.Client(base_url=live.url, timeout=30, trust_env=False) as http,
     ):
         wait_for(lambda: http.get("/ready").status_code == 200)

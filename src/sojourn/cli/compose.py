@@ -19,19 +19,31 @@ from sojourn.frontend.engine_client import EngineClient
 from sojourn.frontend.tokenizer import Tokenizer, load_tokenizer
 from sojourn.ipc.launcher import Launcher, ProcessLauncher, ThreadLauncher
 from sojourn.ipc.supervisor import Supervisor
+from sojourn.timeline.recorder import Recorder
+from sojourn.timeline.system import SystemFacts
 from sojourn.weights.checkpoint import open_checkpoint
 
 
-async def start_llm(settings: Settings, path: Path) -> AsyncLLM:
+async def start_llm(
+    settings: Settings, path: Path, recorder: Recorder | None = None, facts: SystemFacts | None = None
+) -> AsyncLLM:
     """An AsyncLLM whose engine is ready; whoever gets it closes it. Raises StartupError, and leaves no engine behind.
 
-    The engine starts first, so that it loads weights while the tokenizer is built here.
+    The engine starts first, so that it loads weights while the tokenizer is built here. `facts` gets the stages.
     """
-    client = EngineClient(Supervisor(_launcher(settings, path), restart=not settings.server.no_restart))
-    with ProgressBar() as bar:
-        starting = asyncio.create_task(client.start(bar.update))
+    facts = facts or SystemFacts()
+    supervisor = Supervisor(_launcher(settings, path), restart=not settings.server.no_restart)
+    client = EngineClient(supervisor, recorder=recorder)
+    with ProgressBar() as bar, facts.stage("start the engine"):
+
+        def on_progress(stage: str, fraction: float) -> None:
+            facts.progress(stage)
+            bar.update(stage, fraction)
+
+        starting = asyncio.create_task(client.start(on_progress))
         try:
-            tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
+            with facts.stage("load tokenizer and template"):
+                tokenizer, template = await asyncio.to_thread(load_text_side, path, settings.frontend.chat_template)
             _settle()
             await starting
         except BaseException:

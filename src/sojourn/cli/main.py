@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sojourn.cli.library_pools import limit_library_pools
-from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, settings, with_options
+from sojourn.cli.options import DEFAULT_MODEL, MODEL_HELP, flag, setting_sources, settings, with_options
 from sojourn.errors import SojournError
+from sojourn.timeline.system import SystemFacts
 
 app = typer.Typer(
     name="sojourn",
@@ -36,12 +37,12 @@ CHAT_OPTIONS = (*GENERATE_OPTIONS, "chat_template")
 
 @app.command()
 @with_options()
-def serve(model: Model = DEFAULT_MODEL, **options: Any) -> None:
+def serve(context: typer.Context, model: Model = DEFAULT_MODEL, **options: Any) -> None:
     """Serve a model over the OpenAI API. Every flag can also be set as SOJOURN_<FLAG> or in --config."""
     settled = settings(model, options)
     from sojourn.cli.serve import serve_command  # here: the server's imports take longer than --help may
 
-    serve_command(settled)
+    serve_command(settled, SystemFacts(settings=setting_sources(context, model, options)))
 
 
 @app.command()

@@ -18,17 +18,18 @@ import typer
 
 from sojourn.config import CacheConfig, EngineConfig, FrontendConfig, SchedulerConfig, ServerConfig
 from sojourn.errors import StartupError
+from sojourn.timeline.system import Setting, Source
 
 DEFAULT_MODEL = EngineConfig().model
 MODEL_HELP = "GGUF file, Hugging Face directory, short name (see `sojourn list`) or hub repository org/name."
 CONFIGS = (ServerConfig, FrontendConfig, EngineConfig, SchedulerConfig, CacheConfig)
 
+SECRET_OPTIONS = frozenset({"api_key"})
+_SOURCES: dict[str, Source] = {"COMMANDLINE": "flag", "ENVIRONMENT": "environment", "DEFAULT_MAP": "config file"}
 # Flags of features that come later. They are known, so that nobody looks for a typing error, and refused.
 NOT_BUILT_FLAGS: dict[str, type] = {
     "tool_call_parser": str,
     "reasoning_parser": str,
-    "timings": bool,
-    "record_text": bool,
     "otlp_traces_endpoint": str,
 }
 # The values of known flags that can be had today, where more are planned.
@@ -105,6 +106,18 @@ def settings(model: str, options: Mapping[str, Any]) -> Settings:
 
     engine = make(EngineConfig, model=model, scheduler=make(SchedulerConfig), cache=make(CacheConfig))
     return Settings(server=make(ServerConfig), frontend=make(FrontendConfig), engine=engine)
+
+
+def setting_sources(context: typer.Context, model: str, options: Mapping[str, Any]) -> list[Setting]:
+    """Every option of the running command with where its value came from; keys are counted, not shown."""
+    found = []
+    for name, value in {"model": model, **options}.items():
+        if name in NOT_BUILT_FLAGS or name == "config":
+            continue
+        source = context.get_parameter_source(name)
+        shown = f"{len(value)} keys" if name in SECRET_OPTIONS and value else value
+        found.append(Setting(name, shown, _SOURCES.get(source.name if source else "DEFAULT", "default")))
+    return found
 
 
 def _as_field(value: Any) -> Any:

@@ -10,41 +10,52 @@ import typer
 from sojourn.cli import listener
 from sojourn.cli.library_pools import limit_library_pools
 from sojourn.cli.options import Settings
+from sojourn.env import keep_records
+from sojourn.timeline.system import SystemFacts
 
 logger = logging.getLogger("sojourn.cli")
 
 
-def serve_command(settings: Settings) -> None:
-    """Serves until a signal. Raises StartupError before, and typer.Exit with the server's exit code after."""
+def serve_command(settings: Settings, facts: SystemFacts | None = None) -> None:
+    """Serves until a signal. `facts` know where the settings come from. Raises StartupError before, and typer.Exit with
+    the server's exit code after."""
     bound = listener.bind(settings.server.host, settings.server.port)
     set_up_logging(settings.server.log_level)
     limit_library_pools()
     with bound:
-        raise typer.Exit(_serve(settings, bound))
+        raise typer.Exit(_serve(settings, bound, facts or SystemFacts()))
 
 
-def _serve(settings: Settings, bound: socket.socket) -> int:
-    # Here: these import NumPy, whose pools must be limited first, and a port clash must not wait for any of them.
-    import uvloop
+def _serve(settings: Settings, bound: socket.socket, facts: SystemFacts) -> int:
+    with facts.stage("import the server"):
+        # Here: these import NumPy, whose pools must be limited first, and a port clash must not wait for any of them.
+        import uvloop
 
-    from sojourn.cli.compose import start_llm
-    from sojourn.cli.progress import fetch
-    from sojourn.cli.screen import startup_screen
-    from sojourn.server.seam import Engine
-    from sojourn.server.serve import serve
+        from sojourn.cli.compose import start_llm
+        from sojourn.cli.progress import fetch
+        from sojourn.cli.screen import startup_screen
+        from sojourn.server.seam import Engine
+        from sojourn.server.serve import serve
+        from sojourn.timeline.recorder import Recorder
 
     url = listener.url(bound)
+    recorder = None
+    if keep_records():
+        recorder = Recorder(origin_ns=facts.origin_ns, record_text=settings.server.record_text)
 
     def announce(engine: Engine) -> None:
         print(startup_screen(engine.info, settings, url), flush=True)
 
-    path = fetch(settings.engine.model)
+    with facts.stage("find the model"):
+        path = fetch(settings.engine.model)
     logger.info("listening on %s while %s is loading", url, settings.engine.model)
     running = serve(
-        start_llm(settings, path),
+        start_llm(settings, path, recorder, facts),
         [bound],
         settings.server,
         scheduling_policy=settings.engine.scheduler.scheduling_policy,
+        recorder=recorder,
+        system=facts,
         on_ready=announce,
     )
     return uvloop.run(running)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from sojourn.records.life import BlockState
+
 
 class BlockPool:
     """Reference-counted blocks with O(1) allocation and least-recently-used eviction.
@@ -27,6 +29,7 @@ class BlockPool:
         self._block_of: dict[bytes, int] = {}
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self.num_evictions = 0
+        self.touched: dict[int, None] = {}  # blocks whose state may have changed; emptied by whoever reports them
 
     @property
     def num_free(self) -> int:
@@ -45,6 +48,12 @@ class BlockPool:
     def num_live(self) -> int:
         return self.num_blocks - self.num_available
 
+    def state(self, block_id: int) -> BlockState:
+        references = self.ref_counts[block_id]
+        if references:
+            return BlockState.LIVE if references == 1 else BlockState.SHARED
+        return BlockState.FREE if self._hash_of[block_id] is None else BlockState.CACHED
+
     def is_live(self, block_id: int) -> bool:
         return self.ref_counts[block_id] > 0
 
@@ -58,11 +67,13 @@ class BlockPool:
         blocks = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
         for block_id in blocks:
             self.ref_counts[block_id] = 1
+        self.touched.update(dict.fromkeys(blocks))
         return blocks
 
     def free(self, block_ids: Iterable[int]) -> None:
         """Give back one reference to each block, in this order: the first one is evicted first."""
         for block_id in block_ids:
+            self.touched[block_id] = None
             self.ref_counts[block_id] -= 1
             if self.ref_counts[block_id] == 0:
                 if self._hash_of[block_id] is None:
@@ -76,6 +87,7 @@ class BlockPool:
             if self.ref_counts[block_id] == 0:
                 del self._cached[block_id]
             self.ref_counts[block_id] += 1
+            self.touched[block_id] = None
 
     def lookup(self, block_hash: bytes) -> int | None:
         """The block whose contents have this hash, or None. Takes no reference."""
@@ -95,6 +107,7 @@ class BlockPool:
     def clear_cache(self) -> int:
         """Turn every cached block into a free one; returns how many there were."""
         count = len(self._cached)
+        self.touched.update(self._cached)
         while self._cached:
             self._free.append(self._evict())
         return count

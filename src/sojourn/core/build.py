@@ -38,7 +38,7 @@ def build_engine(config: EngineConfig, on_progress: OnProgress | None = None) ->
 
 def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress | None = None) -> EngineCore:
     """An engine for a model that is already open."""
-    started = time.perf_counter()
+    started = time.monotonic()
     threads = config.threads or machine.usable_threads()[0]
     block_size, obstacle = config.cache.block_size, unsupported(model.graph, config.cache.block_size)
     if config.backend == "native" and obstacle is not None:
@@ -102,7 +102,7 @@ def build_from_model(model: Model, config: EngineConfig, on_progress: OnProgress
         backend=name,
         threads=threads,
         isa=isa,
-        load_seconds=time.perf_counter() - started,
+        load_seconds=time.monotonic() - started,
     )
     return _assemble(config, backend, plan, info)
 

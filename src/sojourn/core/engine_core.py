@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sojourn.core.reporter import Reporter, StepTimes
 from sojourn.core.request import Request
 from sojourn.core.scheduler import Scheduler, SchedulerOutput
 from sojourn.core.step_log import StepLog, StepRecord
@@ -17,6 +18,7 @@ from sojourn.env import audit_every_step
 from sojourn.errors import InvalidRequest
 from sojourn.records import Admission, EngineInfo, EngineRequest, EngineStats, StepPlan, StepResult, TokenDelta
 from sojourn.records.checks import check_request
+from sojourn.records.life import EngineReport
 
 
 class Runner(Protocol):
@@ -33,6 +35,7 @@ class EngineCore:
         self.runner = runner
         self.info = info
         self.step_log = StepLog()
+        self._reporter: Reporter | None = None
         self._num_added = 0
         self._audit = audit_every_step()
         self._last_step_ns = time.monotonic_ns()
@@ -55,7 +58,7 @@ class EngineCore:
             seed=request.params.seed if request.params.seed is not None else secrets.randbits(64),
             max_tokens=room if wanted is None else min(wanted, room),
             sequence=self._num_added,
-            arrival_time=request.arrival_ns / 1e9 if request.arrival_ns else time.perf_counter(),
+            arrival_time=request.arrival_ns / 1e9 if request.arrival_ns else time.monotonic(),
         )
         self._num_added += 1
         self.scheduler.add(live)
@@ -65,18 +68,38 @@ class EngineCore:
         """Drop requests in any state; unknown and finished ids change nothing. They give no further deltas."""
         self.scheduler.abort(request_ids)
 
+    def start_reporting(self) -> None:
+        """From now on `report()` tells what happens. Whoever calls this must go on calling `report()`."""
+        self._reporter = Reporter(self.scheduler)
+
+    def report(self) -> EngineReport | None:
+        """What happened since the last call; None unless reporting was started."""
+        return None if self._reporter is None else self._reporter.take()
+
+    def stop_reporting(self) -> None:
+        """Idempotent."""
+        if self._reporter is not None:
+            self._reporter.close()
+            self._reporter = None
+
     def has_unfinished(self) -> bool:
         return self.scheduler.has_unfinished()
 
     def step(self) -> list[TokenDelta]:
-        start = time.perf_counter()
+        times = StepTimes(start=time.monotonic_ns())
         scheduled = self.scheduler.schedule()
+        times.scheduled = time.monotonic_ns()
+        if self._reporter is not None:
+            self._reporter.scheduled(scheduled, times.scheduled)
         if not scheduled.scheduled:  # the only running request gave its blocks back: it returns in the next step
             return []
         result = self.runner.run(self._plan(scheduled))
+        times.ran = time.monotonic_ns()
+        times.compute, times.sample = result.compute_ns, result.sample_ns
         positions = array("I", [request.num_computed for request, _ in scheduled.scheduled])  # update() advances them
         deltas = self.scheduler.update(scheduled, result)
-        self._record(start, scheduled, positions, result)
+        times.end = time.monotonic_ns()
+        self._record(times, scheduled, positions)
         return deltas
 
     def stats(self) -> EngineStats:
@@ -143,17 +166,21 @@ class EngineCore:
             output_ids=request.output_ids,
         )
 
-    def _record(self, start: float, scheduled: SchedulerOutput, positions: array[int], result: StepResult) -> None:
+    def _record(self, times: StepTimes, scheduled: SchedulerOutput, positions: array[int]) -> None:
         if self._audit:
             self.audit()
-        self._last_step_ns = time.monotonic_ns()
+        self._last_step_ns = times.end
+        if self._reporter is None:
+            self.scheduler.ended.clear()
+        else:
+            self._reporter.stepped(len(self.step_log), scheduled, times)
         self.step_log.append(
             StepRecord(
                 step=len(self.step_log),
-                start=start,
-                duration=time.perf_counter() - start,
-                compute=result.compute_ns / 1e9,
-                sample=result.sample_ns / 1e9,
+                start=times.start / 1e9,
+                duration=(times.end - times.start) / 1e9,
+                compute=times.compute / 1e9,
+                sample=times.sample / 1e9,
                 request_ids=tuple(request.request_id for request, _ in scheduled.scheduled),
                 positions=positions,
                 counts=array("I", [n for _, n in scheduled.scheduled]),

@@ -24,6 +24,7 @@ class KVManager:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.prefix_cache = PrefixCache(self.pool, block_size, enabled=enable_prefix_caching)
+        self.owners = [-1] * num_blocks  # sequence number of the request that computes or computed the block
         self._watermark = max(1, num_blocks // 100)  # kept free at admission, so that running requests can grow
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -60,8 +61,10 @@ class KVManager:
     def admit(self, request: Request, hit: Sequence[int]) -> None:
         """Take references to the hit and allocate the rest of the prefill. The caller has checked `fits`."""
         self.pool.touch(hit)
-        request.block_table = [*hit, *self.pool.allocate(self.num_blocks_for(request.num_tokens) - len(hit))]
+        request.block_table = list(hit)
+        self._allocate(request, self.num_blocks_for(request.num_tokens) - len(hit))
         request.num_computed = len(hit) * self.block_size
+        request.high_water = max(request.high_water, request.num_computed)
         self.prefix_cache.begin(request)
 
     def grow(self, request: Request) -> bool:
@@ -71,13 +74,14 @@ class KVManager:
             return True
         if missing > self.pool.num_available:
             return False
-        request.block_table += self.pool.allocate(missing)
+        self._allocate(request, missing)
         return True
 
     def advance(self, request: Request, num_new: int) -> None:
         """The K and V of `num_new` more tokens are in their blocks: full blocks become findable."""
         before = request.num_computed
         request.num_computed += num_new
+        request.high_water = max(request.high_water, request.num_computed)
         self.prefix_cache.publish(request, before)
 
     def release(self, request: Request, *, poisoned: bool = False) -> None:
@@ -86,8 +90,15 @@ class KVManager:
         if poisoned:
             self.pool.retract(request.block_table)
         self.pool.free(reversed(request.block_table))
-        request.block_table = []
+        request.last_table, request.block_table = request.block_table, []
         request.num_computed = 0
+
+    def _allocate(self, request: Request, count: int) -> None:
+        blocks = self.pool.allocate(count)
+        for block_id in blocks:
+            self.owners[block_id] = request.sequence
+        request.block_table += blocks
+        request.peak_blocks = max(request.peak_blocks, len(request.block_table))
 
     def audit(self, running: Sequence[Request]) -> None:
         """Raise AssertionError unless the running requests hold exactly the references that the pool counts."""

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import msgspec
 
+from sojourn.env import keep_records
 from sojourn.errors import ClientError, SojournError, StartupError
 from sojourn.ipc.channel import EngineEnd
 from sojourn.ipc.messages import (
     AbortRequests,
     AddRequests,
-    Arrival,
     Failed,
     Loading,
     Outputs,
@@ -30,10 +30,18 @@ from sojourn.ipc.messages import (
     ToEngine,
 )
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, TokenDelta
+from sojourn.records.life import Arrival, EngineReport
 
 logger = logging.getLogger(__name__)
 
 IDLE_STEP_PAUSE_S = 0.005  # after a step that could compute nothing, so that waiting work doesn't burn a core
+
+
+class Queued(Protocol):
+    """A request that the engine took."""
+
+    @property
+    def sequence(self) -> int: ...
 
 
 class Engine(Protocol):
@@ -41,7 +49,10 @@ class Engine(Protocol):
 
     info: EngineInfo
 
-    def add_request(self, request: EngineRequest) -> object: ...
+    def start_reporting(self) -> None: ...
+    def stop_reporting(self) -> None: ...
+    def report(self) -> EngineReport | None: ...
+    def add_request(self, request: EngineRequest) -> Queued: ...
     def abort(self, request_ids: Iterable[str]) -> None: ...
     def has_unfinished(self) -> bool: ...
     def step(self) -> list[TokenDelta]: ...
@@ -106,8 +117,13 @@ def serve(build: Build, end: EngineEnd) -> None:
     inbox = Inbox(end)
     try:
         engine = build(lambda stage, fraction: end.send(Loading(stage, fraction)))
+        if keep_records():
+            engine.start_reporting()
         end.send(Ready(engine.info))
-        BusyLoop(engine, inbox, end).run()
+        try:
+            BusyLoop(engine, inbox, end).run()
+        finally:
+            engine.stop_reporting()
     except StartupError as error:
         end.send(Failed(error.code, error.message))
         raise
@@ -127,6 +143,7 @@ class BusyLoop:
         self._inbox = inbox
         self._end = end
         self._arrivals: list[Arrival] = []
+        self._ready_ns = time.monotonic_ns()
         self._last_step_ns = 0
 
     def run(self) -> None:
@@ -150,17 +167,18 @@ class BusyLoop:
             match item.message:
                 case AddRequests(requests):
                     for request in requests:
-                        self._arrivals.append(Arrival(request.request_id, item.at_ns, taken_ns))
-                        self._add(request)
+                        self._add(request, item.at_ns, taken_ns)
                 case AbortRequests(request_ids):
                     self._engine.abort(request_ids)
                 case Stop():
                     return False
         return True
 
-    def _add(self, request: EngineRequest) -> None:
+    def _add(self, request: EngineRequest, received_ns: int, taken_ns: int) -> None:
         try:
-            self._engine.add_request(request)
+            handle = self._engine.add_request(request).sequence
+            loading = received_ns < self._ready_ns
+            self._arrivals.append(Arrival(request.request_id, received_ns, taken_ns, handle, loading))
         except SojournError as error:
             param = error.param if isinstance(error, ClientError) else None
             refused = Refused(request_id=request.request_id, code=error.code, message=error.message, param=param)
@@ -177,5 +195,7 @@ class BusyLoop:
     def _publish(self, deltas: list[TokenDelta]) -> EngineStats:
         stats = self._engine.stats()
         arrivals, self._arrivals = self._arrivals, []
-        self._end.send(Outputs(deltas=deltas, stats=stats, arrivals=arrivals, sent_ns=time.monotonic_ns()))
+        report = self._engine.report()
+        sent_ns = time.monotonic_ns()
+        self._end.send(Outputs(deltas=deltas, stats=stats, arrivals=arrivals, report=report, sent_ns=sent_ns))
         return stats

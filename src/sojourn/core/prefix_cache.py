@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sojourn.core.block_pool import BlockPool
 from sojourn.core.request import Request
+from sojourn.records.life import PrefixStop
 
 
 def root_hash(salt: str, adapter: str = "") -> bytes:
@@ -47,6 +48,17 @@ class PrefixCache:
                 break
             hit.append(block_id)
         return hit
+
+    def why_stopped(self, request: Request, num_hit: int) -> PrefixStop:
+        """Why `match` found `num_hit` blocks and no more."""
+        if not self.enabled:
+            return PrefixStop.DISABLED
+        if not self.serves(request):
+            return PrefixStop.PROMPT_LOGPROBS
+        findable = (request.num_tokens - 1) // self.block_size
+        if num_hit >= findable:
+            return PrefixStop.ALL_MATCHED if findable else PrefixStop.TOO_SHORT
+        return PrefixStop.SALTED if request.spec.cache_salt and num_hit == 0 else PrefixStop.NO_MATCH
 
     def awaits(self, request: Request, num_hit: int) -> bool:
         """True if another running request is computing the block that follows the `num_hit` found ones.

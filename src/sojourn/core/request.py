@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sojourn.records import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+from sojourn.records.life import WaitingReason
 
-
-class WaitingReason(enum.StrEnum):
-    """Why a request isn't running."""
-
-    STEP_RUNNING = "step_running"  # arrived while a step was being computed
-    KV_BLOCKS = "kv_blocks"  # its remaining prefill doesn't fit into the free KV blocks
-    SEQ_SLOTS = "seq_slots"  # max_num_seqs requests are running
-    TOKEN_BUDGET = "token_budget"  # this step's tokens are spent
-    PREFIX = "prefix"  # a running request is computing the very blocks it needs next
+__all__ = ["Request", "WaitingReason"]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +24,7 @@ class Request:
     seed: int
     max_tokens: int  # what the context leaves, at most what was asked for
     sequence: int  # arrival order in this engine
-    arrival_time: float = field(default_factory=time.perf_counter)  # seconds, CLOCK_MONOTONIC
+    arrival_time: float = field(default_factory=time.monotonic)  # seconds, CLOCK_MONOTONIC
     output_ids: list[int] = field(default_factory=list)
     token_times: list[float] = field(default_factory=list)  # seconds, one per output token
     num_computed: int = 0
@@ -42,8 +34,15 @@ class Request:
     slot: int | None = None  # held while running
     waiting_reason: WaitingReason = WaitingReason.STEP_RUNNING
     num_passes: int = 0  # later requests admitted while this one was blocked
-    num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
+    num_cached: int = 0  # prompt tokens found in the prefix cache that it had not computed itself
     num_preemptions: int = 0
+    num_lost: int = 0  # positions that its latest preemption took from it
+    high_water: int = 0  # the most positions it ever had computed; below, work is recomputation
+    searched_ns: int = 0  # when the search for its cached prefix last began, like the next for its record
+    admitted_ns: int = 0
+    preempted_ns: int = 0
+    peak_blocks: int = 0
+    last_table: list[int] = field(default_factory=list)  # what it held before it last gave its blocks back
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # so far; position 0 has none
     finish_reason: FinishReason | None = None
 

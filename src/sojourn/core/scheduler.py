@@ -26,6 +26,7 @@ class SchedulerOutput:
     num_decodes: int = 0  # the first ones of `scheduled`
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    budget: int = 0  # tokens that the step could have held
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Scheduler:
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self.waiting: list[Request] = []  # by rank
         self.running: list[Request] = []  # by rank
+        self.ended: list[Request] = []  # emptied by whoever reports them
         self.counters = Counters()
         self._requests: dict[str, Request] = {}
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
@@ -113,12 +115,14 @@ class Scheduler:
         if self.pace is not None and out.num_decodes:
             budget = min(budget, self.pace.prompt_tokens_beside(out.num_decodes))
         # If blocks ran out just now, whoever was thrown out must not come straight back.
+        out.budget = out.num_decodes + budget
         self._schedule_prefills(out, budget, admitting=len(out.preempted) == displaced)
+        self._blame_priority()
         return out
 
     def update(self, scheduled: SchedulerOutput, result: StepResult) -> list[TokenDelta]:
         """Take the executor's answers: advance, append tokens, finish. Returns what each request gained."""
-        now = time.perf_counter()
+        now = time.monotonic()
         if self.pace is not None:
             num_tokens = sum(n for _, n in scheduled.scheduled)
             seconds = (result.compute_ns + result.sample_ns) / 1e9
@@ -200,6 +204,7 @@ class Scheduler:
             if reason is not None:
                 self._mark_waiting(self.waiting[position - len(out.admitted) :], reason)
                 break
+            request.searched_ns = time.monotonic_ns()
             hit = self.kv.prefix_cache.match(request)
             remaining = request.num_tokens - len(hit) * self.kv.block_size
             reason = self._reason_to_wait(request, hit, remaining <= left or self._may_join(remaining, num_partial))
@@ -255,14 +260,26 @@ class Scheduler:
         for request in requests:
             request.waiting_reason = reason
 
+    def _blame_priority(self) -> None:
+        """Whatever limit holds a request up: if one of better priority that came later runs, it waits for that."""
+        latest, position = -1, 0  # the latest arrival among running requests of better priority; both lists are by rank
+        for request in self.waiting:
+            while position < len(self.running) and self.running[position].priority < request.priority:
+                latest = max(latest, self.running[position].sequence)
+                position += 1
+            if latest > request.sequence and request.waiting_reason is not WaitingReason.PREFIX:
+                request.waiting_reason = WaitingReason.PRIORITY
+
     def _admit(self, request: Request, hit: Sequence[int], out: SchedulerOutput) -> None:
         self.waiting.remove(request)
+        known = request.high_water
         self.kv.admit(request, hit)
         request.slot = self._free_slots.pop()
         bisect.insort(self.running, request, key=lambda r: r.rank)
         out.admitted.append(request)
-        if request.num_preemptions == 0:
-            request.num_cached = request.num_computed
+        # More than `known` can be found after a preemption: blocks that another request has computed meanwhile.
+        request.num_cached += max(0, min(request.num_computed, len(request.prompt_ids)) - known)
+        request.admitted_ns = time.monotonic_ns()
         if self.kv.prefix_cache.serves(request):
             self.counters.prefix_queries += request.num_tokens
         self.counters.prefix_hits += request.num_computed
@@ -311,7 +328,9 @@ class Scheduler:
 
     def _preempt(self, request: Request, out: SchedulerOutput) -> None:
         """Take everything from a running request and queue it again; its tokens so far are kept and recomputed."""
+        request.num_lost = request.num_computed
         self._stop_running(request)
+        request.preempted_ns = time.monotonic_ns()
         request.num_preemptions += 1
         request.waiting_reason = WaitingReason.KV_BLOCKS
         bisect.insort(self.waiting, request, key=lambda r: r.rank)
@@ -332,6 +351,7 @@ class Scheduler:
         else:
             self._stop_running(request, poisoned=reason is FinishReason.ERROR)
         request.finish_reason = reason
+        self.ended.append(request)
         self.counters.finished[reason] += 1
 
     def _fail(self, request: Request) -> TokenDelta:

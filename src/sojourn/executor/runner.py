@@ -59,7 +59,7 @@ class ModelRunner:
         self.sampler = sampler
 
     def run(self, plan: StepPlan) -> StepResult:
-        started = time.perf_counter_ns()
+        started = time.monotonic_ns()
         for admission in plan.admitted:
             self.sampler.admit(admission)
         hidden = self.backend.forward(plan)
@@ -73,7 +73,7 @@ class ModelRunner:
         only_best = self.sampler.wants_only_best(slots)
         logits = self.backend.logits(rows) if len(sampled) and not only_best else None
         best = self.backend.argmax(rows) if len(sampled) and only_best else None
-        computed = time.perf_counter_ns()
+        computed = time.monotonic_ns()
 
         token_ids = np.full(len(plan.slots), -1, np.int32)
         logprobs: list[TokenLogprobs | None] = [None] * len(plan.slots)
@@ -93,7 +93,7 @@ class ModelRunner:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             compute_ns=computed - started,
-            sample_ns=time.perf_counter_ns() - computed,
+            sample_ns=time.monotonic_ns() - computed,
         )
 
     def _prompt_logprobs(

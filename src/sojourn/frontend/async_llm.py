@@ -22,6 +22,7 @@ from sojourn.frontend.text_pool import TextPool
 from sojourn.frontend.tokenizer import Tokenizer
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, SamplingParams
 from sojourn.records.checks import check_request, prompt_too_long
+from sojourn.timeline.records import ChoiceRecord, RequestRecord
 
 __all__ = ["AsyncLLM", "ChoiceDelta", "ReplyStream"]
 
@@ -103,12 +104,18 @@ class AsyncLLM:
         """Returns the reason once the engine has died and won't be restarted: the server should exit non-zero."""
         return await self._client.gave_up()
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]:
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        must_fit: bool = True,
+        record: RequestRecord | None = None,
+    ) -> list[int]:
         """Token ids of a raw prompt. Raises ContextLengthExceeded early when no tokenization of it could fit.
 
         `must_fit` is False for a prompt that will be cut.
         """
-
         info = self.info
 
         def work() -> list[int]:
@@ -116,7 +123,13 @@ class AsyncLLM:
                 self._check_text(text, info, "prompt")
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-        return await self._text.run(work, what="tokenize the prompt", param="prompt")
+        if record is not None:
+            record.begin_text()
+            record.end_render(text)
+        ids = await self._text.run(work, what="tokenize the prompt", param="prompt")
+        if record is not None:
+            record.end_text()
+        return ids
 
     async def render(
         self,
@@ -127,6 +140,7 @@ class AsyncLLM:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         must_fit: bool = True,
+        record: RequestRecord | None = None,
     ) -> list[int]:
         """Messages through the chat template to token ids. Raises InvalidRequest with the template's own message.
 
@@ -148,11 +162,18 @@ class AsyncLLM:
                 template_kwargs=template_kwargs,
                 trust_message_tokens=self._config.trust_message_tokens,
             )
+            if record is not None:
+                record.end_render(prompt.text)
             if must_fit:
                 self._check_text(prompt.text, info, "messages")
             return self.tokenizer.encode_prompt(prompt)
 
-        return await self._text.run(work, what="render the messages", param="messages")
+        if record is not None:
+            record.begin_text()
+        ids = await self._text.run(work, what="render the messages", param="messages")
+        if record is not None:
+            record.end_text()
+        return ids
 
     def submit(
         self,
@@ -164,6 +185,7 @@ class AsyncLLM:
         cache_salt: str = "",
         arrival_ns: int,
         continues_text: bool = False,
+        record: RequestRecord | None = None,
     ) -> ReplyStream:
         """Checks, admits and sends a request; all of its choices or none. `continues_text`: see ChoiceState.
 
@@ -171,6 +193,7 @@ class AsyncLLM:
         Raises Unavailable, InvalidRequest, ContextLengthExceeded or QueueFull at once. The stream yields lists of at
         most one delta per choice and raises RequestFailed, RequestTimeout or Unavailable.
         """
+        began_ns = time.monotonic_ns()
         self._require_ready()
         check_routing(priority, cache_salt)
         check_request(prompt_ids, params, self.info, eos_token_ids=self.tokenizer.eos_token_ids)
@@ -191,7 +214,13 @@ class AsyncLLM:
             request.request_id: ChoiceState(index, self.tokenizer, params, continues_text=continues_text)
             for index, request in enumerate(requests)
         }
-        reply = Reply(request_id, choices)
+        records: dict[str, ChoiceRecord] = {}
+        if record is not None and self._client.recorder is not None:
+            record.submitted_ns = record.submitted_ns or began_ns
+            records = self._client.recorder.attach(
+                record, list(choices), prompt_tokens=len(prompt_ids), priority=priority
+            )
+        reply = Reply(request_id, choices, records)
         self._client.add(reply, requests)
         self._limit_time(reply, arrival_ns)
         return ReplyStream(reply, self._client.abort)

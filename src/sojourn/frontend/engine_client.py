@@ -24,6 +24,7 @@ from sojourn.frontend.reply import Reply
 from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused, ToEngine
 from sojourn.ipc.supervisor import EngineLost, Event, Supervisor
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason, TokenDelta
+from sojourn.timeline.recorder import Recorder
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,13 @@ OnProgress = Callable[[str, float], None]
 class EngineClient:
     """Used on one event loop only."""
 
-    def __init__(self, supervisor: Supervisor, *, stuck_after: float = STUCK_AFTER_S) -> None:
+    def __init__(
+        self, supervisor: Supervisor, *, recorder: Recorder | None = None, stuck_after: float = STUCK_AFTER_S
+    ) -> None:
+        """Without a recorder the engine's reports are dropped."""
         self.stats = EngineStats()
         self.progress: tuple[str, float] = ("starting", 0.0)  # stage of loading, fraction done
+        self.recorder = recorder
         self._supervisor = supervisor
         self._stuck_after_ns = int(stuck_after * 1e9)
         self._in_flight: dict[str, Reply] = {}  # by engine id
@@ -104,6 +109,8 @@ class EngineClient:
         """Fails what is in flight, then stops the engine. Idempotent."""
         self.fail_all(Unavailable("The server is shutting down.", code="draining"))
         await self._supervisor.close()
+        if self.recorder is not None:
+            self.recorder.close()
         if self._dispatcher is not None:
             self._dispatcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -179,38 +186,47 @@ class EngineClient:
                 self._on_refused(event)
             case EngineLost(reason):
                 self.stats = EngineStats()
+                if self.recorder is not None:
+                    self.recorder.engine_lost()
                 self.fail_all(RequestFailed(f"The engine was lost. {reason}", code="engine_dead"))
                 self._unheard = False
             case Loading(stage, fraction):
                 self.progress = (stage, fraction)
                 if self._on_progress is not None:
                     self._on_progress(stage, fraction)
-            case Ready():
+            case Ready(info):
                 self.progress = ("ready", 1.0)
+                if self.recorder is not None:
+                    self.recorder.engine_ready(info)
 
     def _on_outputs(self, outputs: Outputs) -> None:
+        now = time.monotonic_ns()
         if outputs.stats.last_step_ns != self.stats.last_step_ns:
-            self._last_progress_ns = time.monotonic_ns()
+            self._last_progress_ns = now
         self._unheard = False
         self.stats = outputs.stats
-        for arrival in outputs.arrivals:
-            reply = self._in_flight.get(arrival.request_id)
-            if reply is not None:
-                reply.arrivals[arrival.request_id] = arrival
+        if self.recorder is not None:
+            self._record(outputs, self.recorder)
         stopped: list[str] = []
         for delta in outputs.deltas:
             reply = self._in_flight.get(delta.request_id)
             if reply is not None:  # otherwise aborted while this was on its way
-                stopped += self._on_delta(reply, delta)
+                stopped += self._on_delta(reply, delta, now)
         self._send_abort(stopped)
 
-    def _on_delta(self, reply: Reply, delta: TokenDelta) -> list[str]:
+    def _record(self, outputs: Outputs, recorder: Recorder) -> None:
+        for arrival in outputs.arrivals:
+            recorder.arrived(arrival)
+        if outputs.report is not None:
+            recorder.take(outputs.report)
+
+    def _on_delta(self, reply: Reply, delta: TokenDelta, received_ns: int) -> list[str]:
         """Returns the engine ids that must stop because their text has ended."""
         if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
             self.fail(reply, RequestFailed(delta.error or "The engine dropped the request."))
             return []
         try:
-            choice = reply.push(delta.request_id, delta)
+            choice = reply.push(delta.request_id, delta, received_ns)
         except Exception:
             logger.exception("Request %s: its tokens could not be turned into text.", reply.request_id)
             self.fail(reply, RequestFailed("The reply's tokens could not be turned into text."))
@@ -222,6 +238,8 @@ class EngineClient:
         return [delta.request_id] if choice.stopped_early else []
 
     def _on_refused(self, refused: Refused) -> None:
+        if self.recorder is not None:
+            self.recorder.refused(refused.request_id)
         reply = self._in_flight.get(refused.request_id)
         if reply is not None:
             self.fail(reply, _refusal(refused))

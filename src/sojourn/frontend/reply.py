@@ -6,29 +6,35 @@ Never talks to the engine. What waits for a slow consumer is merged and bounded 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from types import TracebackType
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from sojourn.errors import SojournError
 from sojourn.frontend.request_state import ChoiceDelta, ChoiceState, merge
-from sojourn.ipc.messages import Arrival
 from sojourn.records import TokenDelta
+from sojourn.timeline.records import ChoiceRecord
+
+NO_RECORDS: Mapping[str, ChoiceRecord] = MappingProxyType({})
 
 
 class Reply:
     """Filled by the dispatcher, emptied by one consumer; both on the event loop."""
 
-    def __init__(self, request_id: str, choices: dict[str, ChoiceState]) -> None:
+    def __init__(
+        self, request_id: str, choices: dict[str, ChoiceState], records: Mapping[str, ChoiceRecord] = NO_RECORDS
+    ) -> None:
+        """Both by engine id."""
         self.request_id = request_id
         self.unfinished = choices  # by engine id; a choice leaves when it ends
-        self.arrivals: dict[str, Arrival] = {}  # by engine id
         self.timer: asyncio.TimerHandle | None = None  # --request-timeout
+        self._records = records
         self._pending: dict[int, list[ChoiceDelta]] = {}  # by choice index, in order
         self._error: SojournError | None = None
         self._waiter: asyncio.Future[None] | None = None  # of the consumer, while it has nothing to do
 
-    def push(self, engine_id: str, delta: TokenDelta) -> ChoiceState:
+    def push(self, engine_id: str, delta: TokenDelta, received_ns: int) -> ChoiceState:
         """Turns a delta into text for the consumer. Returns its choice, which may have ended with it."""
         choice = self.unfinished[engine_id]
         shown = choice.push(delta)
@@ -37,6 +43,9 @@ class Reply:
             self._wake()
         if choice.finished:
             del self.unfinished[engine_id]
+        record = self._records.get(engine_id)
+        if record is not None:
+            _record(record, choice, shown, received_ns)
         return choice
 
     def fail(self, error: SojournError) -> None:
@@ -89,11 +98,6 @@ class ReplyStream(AsyncIterator[list[ChoiceDelta]]):
             raise StopAsyncIteration
         return deltas
 
-    @property
-    def arrivals(self) -> list[Arrival]:
-        """When the engine had each choice, for the record; those it has not reported yet are missing."""
-        return list(self._reply.arrivals.values())
-
     async def aclose(self) -> None:
         """Idempotent; after the end it does nothing."""
         self._abort(self._reply)
@@ -112,3 +116,18 @@ class ReplyStream(AsyncIterator[list[ChoiceDelta]]):
         reply = getattr(self, "_reply", None)
         if reply is not None and reply.unfinished and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._abort, reply)
+
+
+def _record(record: ChoiceRecord, choice: ChoiceState, shown: ChoiceDelta | None, received_ns: int) -> None:
+    """The stamps of a choice's first and last news; nothing for those in between."""
+    if not record.first_delta_ns:
+        record.first_delta_ns = received_ns
+    if shown is None:
+        return
+    if not record.first_text_ns:
+        record.first_text_ns = time.monotonic_ns()
+    if record.text is not None:
+        record.text.append(shown.text)
+    if choice.finished:
+        record.last_delta_ns, record.last_text_ns = received_ns, time.monotonic_ns()
+        record.completion_tokens, record.finish_reason = choice.num_tokens, shown.finish_reason

@@ -88,6 +88,11 @@ class ChoiceState:
         return self._finish(text, delta)
 
     @property
+    def num_tokens(self) -> int:
+        """Of the reply so far."""
+        return self._num_tokens
+
+    @property
     def _matched(self) -> str | None:
         return None if self._filter is None else self._filter.matched
 

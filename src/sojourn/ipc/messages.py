@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, TokenDelta
+from sojourn.records.life import Arrival, EngineReport
 
 # A to B
 
@@ -43,20 +44,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     info: EngineInfo
 
 
-class Arrival(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When B had a request in hand. Between the stamps it waited for the running step to end."""
-
-    request_id: str
-    received_ns: int  # time.monotonic_ns() in the receive thread
-    taken_ns: int  # time.monotonic_ns() in the busy loop
-
-
 class Outputs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="outputs"):
     """What one step gave. Sent after every step, tokens or not: its `stats.step` is the engine's sign of life."""
 
     deltas: list[TokenDelta] = []
     stats: EngineStats
     arrivals: list[Arrival] = []
+    report: EngineReport | None = None  # None while nobody keeps records
     sent_ns: int = 0  # time.monotonic_ns()
 
 

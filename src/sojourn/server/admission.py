@@ -11,9 +11,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ServerError, Unavailable
 from sojourn.server.lifeline import Lifeline
+from sojourn.server.request_ids import RequestIds
 from sojourn.server.seam import Engine, State
+from sojourn.timeline.recorder import Recorder
 
-ENGINE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
+GENERATION_PATHS = {"/v1/chat/completions": "chatcmpl", "/v1/completions": "cmpl"}  # and what reply ids begin with
+ENGINE_PATHS = frozenset({*GENERATION_PATHS, "/tokenize", "/detokenize"})
 
 _REFUSALS: dict[State, tuple[str, int]] = {  # state: message, seconds until a retry makes sense
     "loading": ("The model is still loading.", 2),
@@ -94,16 +97,28 @@ class Gate:
 
 
 class Admission:
-    """Lets requests for the engine in while the gate is open, and ties each to its client's connection."""
+    """Lets requests for the engine in while the gate is open, and ties each to its client's connection.
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    Here begins the record of a request for generation: those without a valid key are sent away before.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate, recorder: Recorder | None) -> None:
         self.app = app
         self.gate = gate
+        self.recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in ENGINE_PATHS:
             await self.app(scope, receive, send)
             return
+        if self.recorder is not None and scope["method"] == "POST" and scope["path"] in GENERATION_PATHS:
+            ids = RequestIds.of(scope)
+            ids.record = self.recorder.begin(
+                ids.for_reply(GENERATION_PATHS[scope["path"]]),
+                client_request_id=ids.client_id,
+                endpoint=scope["path"],
+                accepted_ns=ids.arrival_ns,
+            )
         lifeline = Lifeline()
         lifeline.attach(scope)
         self.gate.enter(lifeline)

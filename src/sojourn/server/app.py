@@ -15,6 +15,7 @@ from sojourn.server import (
     routes_completions,
     routes_health,
     routes_models,
+    routes_timeline,
     routes_tokenize,
 )
 from sojourn.server.admission import Admission, Gate
@@ -25,11 +26,20 @@ from sojourn.server.limits import BodyLimit
 from sojourn.server.request_ids import RequestIdHeader
 from sojourn.server.seam import Engine
 from sojourn.timeline.metrics import Metrics
+from sojourn.timeline.recorder import Recorder
+from sojourn.timeline.system import SystemFacts
 
 
-def create_app(engine: Engine | None, config: ServerConfig, *, scheduling_policy: str = "fcfs") -> FastAPI:
+def create_app(
+    engine: Engine | None,
+    config: ServerConfig,
+    *,
+    scheduling_policy: str = "fcfs",
+    recorder: Recorder | None = None,
+    system: SystemFacts | None = None,
+) -> FastAPI:
     """The HTTP application. Without an engine it answers 503 `loading` until
-    `app.state.context.gate.attach(engine)`."""
+    `app.state.context.gate.attach(engine)`. Without a recorder it keeps no records."""
     app = FastAPI(title="Sojourn", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     gate = Gate(engine)
     metrics = Metrics(config.metrics_prefix)
@@ -37,16 +47,18 @@ def create_app(engine: Engine | None, config: ServerConfig, *, scheduling_policy
         config=config,
         gate=gate,
         metrics=metrics,
+        recorder=recorder,
+        system=system or SystemFacts(),
         scheduling_policy=scheduling_policy,
         started_at=int(time.time()),
     )
     # The last one added is the outermost: a request meets them from the bottom up.
     app.add_middleware(BodyLimit)
-    app.add_middleware(Admission, gate=gate)
+    app.add_middleware(Admission, gate=gate, recorder=recorder)
     app.add_middleware(ApiKeys, keys=config.api_key)
     app.add_middleware(ErrorBoundary)
-    app.add_middleware(RequestIdHeader, metrics=metrics)
-    for routes in (routes_chat, routes_completions, routes_models, routes_tokenize, routes_health):
+    app.add_middleware(RequestIdHeader, metrics=metrics, recorder=recorder)
+    for routes in (routes_chat, routes_completions, routes_models, routes_tokenize, routes_health, routes_timeline):
         app.include_router(routes.router)
     docs_page.install(app)
     error_map.install(app)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import Request, Response
 
@@ -12,27 +13,37 @@ from sojourn.errors import InvalidRequest
 from sojourn.records import SamplingParams
 from sojourn.records.checks import check_request
 from sojourn.server.chunks import Envelope
-from sojourn.server.context import served_model
+from sojourn.server.context import ServerContext, served_model
 from sojourn.server.generation import Generation, Submission, Totals
 from sojourn.server.lifeline import Lifeline
 from sojourn.server.protocol import SamplingBody
+from sojourn.server.replies import ChatCompletion, Completion, reply
 from sojourn.server.request_ids import RequestIds
-from sojourn.server.seam import Engine
 from sojourn.server.sse import ChunkEncoder, EventStream
+from sojourn.timeline.timings import server_timing, timings_document
 
 MAX_PROMPT_LOGPROBS = 2**20  # entries in one reply: each choice carries all of its prompt's
 
 
 class Call:
     def __init__(
-        self, request: Request, engine: Engine, body: SamplingBody, *, id_prefix: str, prompt_field: str
+        self, request: Request, server: ServerContext, body: SamplingBody, *, id_prefix: str, prompt_field: str
     ) -> None:
-        """Raises NotFound for a model that is not served."""
+        """Raises Unavailable without an engine, NotFound for a model that is not served, InvalidRequest for timings
+        where no records are kept."""
+        engine = server.gate.engine()
         ids = RequestIds.of(request.scope)
         self.model = served_model(engine, body.model)
         self.reply_id = ids.for_reply(id_prefix)
+        self.record = ids.record
+        if self.record is not None:
+            self.record.parsed_ns = time.monotonic_ns()
+            self.record.model, self.record.streamed = self.model, body.stream
         self.created = int(time.time())
         self.totals = Totals()
+        self._wants_timings = body.timings or server.config.timings
+        if body.timings and self.record is None:
+            raise InvalidRequest("This server keeps no records (SOJOURN_RECORDS=0).", param="timings")
         self.lifeline = Lifeline.of(request.scope)
         self._arrival_ns = ids.arrival_ns
         self.engine = engine
@@ -92,11 +103,28 @@ class Call:
                     cache_salt=self._body.cache_salt or "",
                     arrival_ns=self._arrival_ns,
                     continues_text=continues_text,
-                )
+                ),
+                self.record,
             )
         return generation
 
     async def stream(self, generation: Generation, encoder: ChunkEncoder) -> Response:
         """Waits for the first news, so that a failure before it is still an ordinary error with its status."""
         first = await anext(generation)
-        return EventStream(generation, encoder, first, self.lifeline)
+        return EventStream(generation, encoder, first, self.lifeline, record=self.record, timings=self.timings)
+
+    def timings(self) -> dict[str, Any] | None:
+        """The account so far, if the reply is to have it."""
+        if self.record is None or not self._wants_timings:
+            return None
+        return timings_document(self.record, time.monotonic_ns())
+
+    def reply(self, body: ChatCompletion | Completion) -> Response:
+        """In one piece, with the account as a header, and in the body if wanted."""
+        timings = self.timings()
+        if timings is not None:
+            body.timings = timings
+        response = reply(body)
+        if self.record is not None:
+            response.headers["server-timing"] = server_timing(self.record, time.monotonic_ns())
+        return response

@@ -8,7 +8,9 @@ first or the last.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sojourn.errors import RequestFailed
 from sojourn.records import TokenLogprobs
@@ -38,11 +40,14 @@ class Envelope:
         """From `]` of the choices on. OpenAI's chunks say null where the usage is still to come."""
         return b'],"usage":null}\n\n' if self.include_usage else b"]}\n\n"
 
-    def last(self, totals: Totals) -> bytes:
-        if not self.include_usage:
-            return DONE
-        usage = Usage.of(totals).model_dump_json(exclude_unset=True).encode()
-        return self.head() + b'],"usage":' + usage + b"}\n\n" + DONE
+    def last(self, totals: Totals, timings: Mapping[str, Any] | None) -> bytes:
+        """A chunk without choices for what was asked for beside them, then the end."""
+        extra = b""
+        if self.include_usage:
+            extra += b',"usage":' + Usage.of(totals).model_dump_json(exclude_unset=True).encode()
+        if timings is not None:
+            extra += b',"timings":' + encode_json(timings)
+        return self.head() + b"]" + extra + b"}\n\n" + DONE if extra else DONE
 
 
 @dataclass(slots=True)
@@ -149,9 +154,9 @@ class ChatChunks:
         content = self._logprobs.content(*taken, choice.finish_reason, choice.stop_reason)
         return encode_json({"content": content, "refusal": None})
 
-    def finish(self) -> bytes:
+    def finish(self, timings: Mapping[str, Any] | None) -> bytes:
         self._totals.cached_tokens = self._choices[0].cached_tokens
-        return self._envelope.last(self._totals)
+        return self._envelope.last(self._totals, timings)
 
 
 @dataclass(slots=True)
@@ -248,8 +253,8 @@ class CompletionChunks:
             return encode_json(self._logprobs[index].lists([*echo.prompt_ids, *ids], [*echo.logprobs, *logprobs]))
         return encode_json(self._logprobs[index].lists(ids, logprobs))
 
-    def finish(self) -> bytes:
+    def finish(self, timings: Mapping[str, Any] | None) -> bytes:
         if not all(choice.finished for choice in self._choices):
             raise RequestFailed("The engine did not give the logprobs of the whole prompt.")
         self._totals.cached_tokens = sum(choice.cached_tokens for choice in self._choices[:: self._n])
-        return self._envelope.last(self._totals)
+        return self._envelope.last(self._totals, timings)

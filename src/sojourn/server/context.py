@@ -12,6 +12,8 @@ from sojourn.errors import NotFound
 from sojourn.server.admission import Gate
 from sojourn.server.seam import Engine
 from sojourn.timeline.metrics import Metrics
+from sojourn.timeline.recorder import Recorder
+from sojourn.timeline.system import SystemFacts
 
 _MAX_SHOWN_NAME = 100
 
@@ -21,6 +23,8 @@ class ServerContext:
     config: ServerConfig
     gate: Gate
     metrics: Metrics
+    recorder: Recorder | None  # None: no records are kept
+    system: SystemFacts
     scheduling_policy: str
     started_at: int  # Unix seconds
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn import errors
 from sojourn.server.lifeline import ClientGoneError
+from sojourn.server.request_ids import RequestIds
 
 logger = logging.getLogger("sojourn.server")
 
@@ -112,13 +113,22 @@ def _validation(error: RequestValidationError) -> Failure:
     return Failure(400, message, param, code)
 
 
+def note(scope: Scope, failure: Failure) -> None:
+    """In the request's record, if it has one."""
+    record = RequestIds.of(scope).record
+    if record is not None:
+        record.error = failure.code
+
+
 def install(app: FastAPI) -> None:
     """Answer what the framework raises in our shape."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 404:
             error = errors.NotFound(f"There is no {request.method} endpoint at this path.")
-        return describe(error).response()
+        failure = describe(error)
+        note(request.scope, failure)
+        return failure.response()
 
     async def client_gone(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE_STATUS)  # nobody reads it; the log and the metrics show it
@@ -148,6 +158,7 @@ class ErrorBoundary:
             logger.debug("client left before its request was complete")
         except Exception as error:
             failure = describe(error)
+            note(scope, failure)
             if failure.code == "internal_error":
                 logger.exception("unexpected error")
             if started:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sojourn.errors import RequestFailed
 from sojourn.records import SamplingParams, TokenLogprobs
 from sojourn.server.seam import Delta, Engine
+from sojourn.timeline.records import RequestRecord
 
 Batch = list[tuple[int, Delta]]  # (choice index, its news)
 
@@ -58,7 +59,7 @@ class Generation:
         self._pumps: list[asyncio.Task[None]] = []
         self._queue: asyncio.Queue[Batch | Exception] = asyncio.Queue(_BUFFERED_BATCHES)
 
-    def submit(self, submission: Submission) -> None:
+    def submit(self, submission: Submission, record: RequestRecord | None) -> None:
         """Raises what admission raises."""
         stream = self._engine.submit(
             submission.request_id,
@@ -68,6 +69,7 @@ class Generation:
             cache_salt=submission.cache_salt,
             arrival_ns=submission.arrival_ns,
             continues_text=submission.continues_text,
+            record=record,
         )
         first = len(self._submissions) * submission.params.n
         self._submissions.append(submission)

@@ -106,6 +106,8 @@ class SamplingBody(Body):
     priority: PriorityField = Field(0, description="Lower runs earlier; needs --scheduling-policy priority.")
     cache_salt: SaltField | None = Field(None, description="Requests share cached prefixes only under the same salt.")
 
+    timings: bool = Field(False, description="Add the time account of this request to the reply.")
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)

@@ -68,6 +68,7 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: list[dict[str, Any] | None] | None = None
+    timings: dict[str, Any] | None = None  # with "timings": true or --timings
 
 
 class CompletionChoice(BaseModel):
@@ -86,6 +87,7 @@ class Completion(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    timings: dict[str, Any] | None = None
 
 
 class ModelCard(BaseModel):

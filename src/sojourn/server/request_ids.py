@@ -14,6 +14,8 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.timeline.metrics import Metrics
+from sojourn.timeline.recorder import Recorder
+from sojourn.timeline.records import RequestRecord
 
 logger = logging.getLogger("sojourn.server")
 
@@ -26,13 +28,14 @@ class RequestIds:
     """`client_id` is what the header says; `reply_id` is the `id` of the reply and of the engine's request, once
     there is one."""
 
-    __slots__ = ("arrival_ns", "client_id", "own_id", "reply_id")
+    __slots__ = ("arrival_ns", "client_id", "own_id", "record", "reply_id")
 
     def __init__(self, client_id: str | None, arrival_ns: int) -> None:
         self.own_id = uuid.uuid4().hex
         self.client_id = client_id or self.own_id
         self.reply_id: str | None = None
         self.arrival_ns = arrival_ns
+        self.record: RequestRecord | None = None  # of a request for generation
 
     @staticmethod
     def of(scope: Scope) -> RequestIds:
@@ -62,9 +65,10 @@ def body_send(scope: Scope) -> Send:
 class RequestIdHeader:
     """The outermost layer."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, recorder: Recorder | None) -> None:
         self.app = app
         self.metrics = metrics
+        self.recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,6 +84,11 @@ class RequestIdHeader:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], (b"x-request-id", ids.client_id.encode("ascii"))]
+            elif ids.record is not None and not ids.record.streamed and status < 400:  # a stream stamps its own
+                began_ns = time.monotonic_ns()
+                await send(message)
+                ids.record.wrote(began_ns, time.monotonic_ns())
+                return
             await send(message)
 
         self.metrics.http_began()
@@ -88,6 +97,8 @@ class RequestIdHeader:
         finally:
             handler = getattr(scope.get("route"), "path", "none")
             self.metrics.http_ended(scope["method"], handler, status)
+            if self.recorder is not None and ids.record is not None:
+                self.recorder.end(ids.record, status)
             _log(scope, ids, status)
 
 

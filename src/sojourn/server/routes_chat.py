@@ -18,6 +18,7 @@ from sojourn.server.logprobs import ChatLogprobs, prompt_logprobs
 from sojourn.server.protocol import ChatCompletionRequest
 from sojourn.server.sampling import chat_params, with_bad_words
 from sojourn.server.seam import Engine
+from sojourn.timeline.records import RequestRecord
 
 router = APIRouter(route_class=JSONRoute, tags=["generation"])
 
@@ -28,8 +29,8 @@ router = APIRouter(route_class=JSONRoute, tags=["generation"])
 )
 async def create_chat_completion(body: ChatCompletionRequest, request: Request, server: Context) -> Response:
     """Answer a conversation, in one piece or as server-sent events."""
-    engine = server.gate.engine()
-    call = Call(request, engine, body, id_prefix="chatcmpl", prompt_field="messages")
+    call = Call(request, server, body, id_prefix="chatcmpl", prompt_field="messages")
+    engine = call.engine
     with call.lifeline.guard():
         params = await with_bad_words(chat_params(body, server.scheduling_policy), body.bad_words, engine)
         rendered = await render(
@@ -39,6 +40,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             continue_final_message=body.continue_final_message,
             template_kwargs=body.chat_template_kwargs,
             must_fit=body.truncate_prompt_tokens is None,
+            record=call.record,
         )
         prompt_ids = call.fit(rendered, params)
         generation = call.submit([prompt_ids], params, continues_text=body.continue_final_message)
@@ -50,10 +52,8 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
             return await call.stream(generation, ChatChunks(envelope, call.totals, params.n, shapes))
         choices = await collect(generation, params.n)
         if params.prompt_logprobs is not None:  # megabytes: not on the event loop
-            return await asyncio.to_thread(
-                lambda: replies.reply(_in_one_piece(call, body, prompt_ids, choices, shapes))
-            )
-        return replies.reply(_in_one_piece(call, body, prompt_ids, choices, shapes))
+            return await asyncio.to_thread(lambda: call.reply(_in_one_piece(call, body, prompt_ids, choices, shapes)))
+        return call.reply(_in_one_piece(call, body, prompt_ids, choices, shapes))
 
 
 async def render(
@@ -64,6 +64,7 @@ async def render(
     continue_final_message: bool,
     template_kwargs: dict[str, Any],
     must_fit: bool = True,
+    record: RequestRecord | None = None,
 ) -> list[int]:
     """Token ids of a conversation. Raises InvalidRequest if the model has no chat template or the template refuses."""
     if engine.chat_template is None:
@@ -75,6 +76,7 @@ async def render(
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,
         must_fit=must_fit,
+        record=record,
     )
 
 

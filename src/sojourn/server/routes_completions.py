@@ -29,14 +29,14 @@ router = APIRouter(route_class=JSONRoute, tags=["generation"])
 )
 async def create_completion(body: CompletionRequest, request: Request, server: Context) -> Response:
     """Continue text, in one piece or as server-sent events."""
-    engine = server.gate.engine()
-    call = Call(request, engine, body, id_prefix="cmpl", prompt_field="prompt")
+    call = Call(request, server, body, id_prefix="cmpl", prompt_field="prompt")
+    engine = call.engine
     with call.lifeline.guard():
         params = await with_bad_words(completion_params(body, server.scheduling_policy), body.bad_words, engine)
         prompts: list[list[int]] = []
         echoes: list[Echo] = []
         for prompt in body.prompt:
-            prompt_ids = await _token_ids(prompt, body, engine)
+            prompt_ids = await _token_ids(prompt, body, call)
             kept = call.fit(prompt_ids, params)
             prompts.append(kept)
             echoes.append(Echo(await _echo_text(prompt, kept, len(prompt_ids), engine) if body.echo else "", kept))
@@ -55,15 +55,19 @@ async def create_completion(body: CompletionRequest, request: Request, server: C
             return await call.stream(generation, chunks)
         choices = await collect(generation, count)
         if params.prompt_logprobs is not None:  # megabytes: not on the event loop
-            return await asyncio.to_thread(lambda: replies.reply(_in_one_piece(call, body, echoes, choices, shapes)))
-        return replies.reply(_in_one_piece(call, body, echoes, choices, shapes))
+            return await asyncio.to_thread(lambda: call.reply(_in_one_piece(call, body, echoes, choices, shapes)))
+        return call.reply(_in_one_piece(call, body, echoes, choices, shapes))
 
 
-async def _token_ids(prompt: Prompt, body: CompletionRequest, engine: Engine) -> list[int]:
-    if isinstance(prompt, str):
-        must_fit = body.truncate_prompt_tokens is None
-        return await engine.tokenize(prompt, add_special_tokens=body.add_special_tokens, must_fit=must_fit)
-    return prompt
+async def _token_ids(prompt: Prompt, body: CompletionRequest, call: Call) -> list[int]:
+    if not isinstance(prompt, str):
+        return prompt
+    return await call.engine.tokenize(
+        prompt,
+        add_special_tokens=body.add_special_tokens,
+        must_fit=body.truncate_prompt_tokens is None,
+        record=call.record,
+    )
 
 
 async def _echo_text(prompt: Prompt, kept: list[int], length: int, engine: Engine) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from sojourn.records import EngineInfo, EngineStats, SamplingParams, TokenLogprobs
+from sojourn.timeline.records import RequestRecord
 
 State = Literal["loading", "ready", "draining", "stuck", "dead"]
 
@@ -62,7 +63,19 @@ class Engine(Protocol):
         """The most choices it holds at once; a request with more would be refused for ever."""
         ...
 
-    async def tokenize(self, text: str, *, add_special_tokens: bool = True, must_fit: bool = True) -> list[int]: ...
+    @property
+    def engine_pid(self) -> int | None:
+        """None when the engine is a thread or not running."""
+        ...
+
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        must_fit: bool = True,
+        record: RequestRecord | None = None,
+    ) -> list[int]: ...
 
     async def render(
         self,
@@ -73,6 +86,7 @@ class Engine(Protocol):
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         must_fit: bool = True,
+        record: RequestRecord | None = None,
     ) -> list[int]: ...
 
     def submit(
@@ -85,6 +99,7 @@ class Engine(Protocol):
         cache_salt: str = "",
         arrival_ns: int,
         continues_text: bool = False,
+        record: RequestRecord | None = None,
     ) -> AsyncIterator[Sequence[Delta]]: ...
 
     async def abort(self, request_id: str) -> None: ...

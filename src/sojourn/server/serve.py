@@ -24,6 +24,8 @@ from sojourn.server.admission import Gate
 from sojourn.server.app import create_app
 from sojourn.server.error_map import Failure
 from sojourn.server.seam import Engine
+from sojourn.timeline.recorder import Recorder
+from sojourn.timeline.system import SystemFacts
 
 logger = logging.getLogger("sojourn.server")
 
@@ -39,6 +41,8 @@ async def serve(
     config: ServerConfig,
     *,
     scheduling_policy: str = "fcfs",
+    recorder: Recorder | None = None,
+    system: SystemFacts | None = None,
     on_ready: Callable[[Engine], None] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit code: 0 after a drain, 1 if the engine died and config.no_restart is
@@ -48,7 +52,7 @@ async def serve(
     here, after the sockets are closed. The engine is closed before this returns. `on_ready` is called once it takes
     requests.
     """
-    app = create_app(None, config, scheduling_policy=scheduling_policy)
+    app = create_app(None, config, scheduling_policy=scheduling_policy, recorder=recorder, system=system)
     server = _Server(uvicorn_config(app))
     stop = _Stop(app.state.context.gate, config.shutdown_timeout)
     http = asyncio.create_task(server.serve(sockets=list(sockets)))

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from sojourn.server.error_map import describe
+from sojourn.server.error_map import describe, note
 from sojourn.server.generation import Batch, Generation
 from sojourn.server.lifeline import ClientGoneError, Lifeline
 from sojourn.server.request_ids import RequestIds, body_send
+from sojourn.timeline.records import RequestRecord
 
 logger = logging.getLogger("sojourn.server")
 
@@ -35,8 +37,8 @@ class ChunkEncoder(Protocol):
         """The frames for this news, b"" if there is nothing to show yet."""
         ...
 
-    def finish(self) -> bytes:
-        """The frames after the last choice has finished, with DONE."""
+    def finish(self, timings: Mapping[str, Any] | None) -> bytes:
+        """The frames after the last choice has finished, with DONE. `timings`: what the last chunk is to carry."""
         ...
 
 
@@ -51,7 +53,17 @@ class EventStream(Response):
     reader is bounded by what its own max_tokens allow.
     """
 
-    def __init__(self, generation: Generation, encoder: ChunkEncoder, first: Batch, lifeline: Lifeline) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        encoder: ChunkEncoder,
+        first: Batch,
+        lifeline: Lifeline,
+        *,
+        record: RequestRecord | None,
+        timings: Callable[[], Mapping[str, Any] | None],
+    ) -> None:
+        """`timings` is asked at the end."""
         super().__init__(
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect events
@@ -61,6 +73,8 @@ class EventStream(Response):
         self._encoder = encoder
         self._first = first
         self._lifeline = lifeline
+        self._record = record
+        self._timings = timings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -70,21 +84,23 @@ class EventStream(Response):
                 # In a task of its own, since waking this one passes through every layer around it.
                 await asyncio.create_task(self._send_all(send))
         except ClientGoneError:
+            if self._record is not None:
+                self._record.client_left = True
             return
         except Exception as error:
             _log_failure(RequestIds.of(scope), error)
-            await _send(send, error_frame(error))
+            note(scope, describe(error))
+            await send({"type": "http.response.body", "body": error_frame(error), "more_body": True})
         finally:
             await self._generation.close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, send: Send) -> None:
-        encode = self._encoder.encode
-        await _send(send, encode(self._first))
+        encode, record = self._encoder.encode, self._record
+        await _send(send, encode(self._first), record)
         async for batch in self._generation:
-            if data := encode(batch):
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await _send(send, self._encoder.finish())
+            await _send(send, encode(batch), record)
+        await _send(send, self._encoder.finish(self._timings()), None)
 
 
 def _log_failure(ids: RequestIds, error: Exception) -> None:
@@ -94,6 +110,10 @@ def _log_failure(ids: RequestIds, error: Exception) -> None:
     logger.error("%s ended in mid-stream: %s %s", ids.reply_id, failure.code, failure.message, exc_info=unexpected)
 
 
-async def _send(send: Send, data: bytes) -> None:
-    if data:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+async def _send(send: Send, data: bytes, record: RequestRecord | None) -> None:
+    if not data:
+        return
+    began_ns = time.monotonic_ns()
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+    if record is not None:
+        record.wrote(began_ns, time.monotonic_ns())

@@ -23,7 +23,6 @@ _BOTH: dict[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
-    "timings": (False,),
     "service_tier": ("auto", "default"),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),

@@ -16,9 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from sojourn.records import EngineStats, FinishReason
+from sojourn.records.life import WaitingReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-WAITING_REASONS = ("step_running", "kv_blocks", "seq_slots", "token_budget", "prefix")
+WAITING_REASONS = tuple(str(reason) for reason in WaitingReason)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
