@@ -1,0 +1,121 @@
+// The strip of inter-token times: one cell for each token after the first, as high as it took and coloured by its cause.
+
+import { h, hideTip, panel } from "./dom.js";
+import { count, ms, percentile, shortId } from "./format.js";
+import { named, t } from "./i18n.js";
+import { canvasPicker } from "./picker.js";
+import { swatch } from "./request_account.js";
+import { CAUSES, causeColour, colour } from "./stations.js";
+import { recordId } from "./store.js";
+
+const HEIGHT = 96;
+const WIDEST = 9;
+
+export class TokenStrip {
+  constructor(record) {
+    this.record = record;
+    this.selected = -1;
+    this.picker = canvasPicker({
+      label: t("itl.label"), height: HEIGHT,
+      count: () => this.record.itl_ms?.length ?? 0,
+      selected: () => this.selected,
+      select: (index) => {
+        this.selected = index;
+        this.detail();
+      },
+      open: (index) => { location.hash = `#/steps/${this.cause(index).step}`; },
+      indexAt: (x, y, width) => Math.floor(x / this.pitch(width)),
+      describe: (index) => this.describe(index),
+      draw: (context, width, height, hovered) => this.paint(context, width, height, hovered),
+    });
+    this.legend = h("div", { class: "legend" });
+    this.said = h("div", { class: "detail", "aria-live": "polite" });
+    this.element = panel(t("itl.title"), this.legend, h("div", { class: "canvas" }, this.picker.canvas), this.said);
+    this.update(record);
+  }
+
+  attach() {
+    this.picker.attach();
+  }
+
+  destroy() {
+    this.picker.detach();
+    hideTip();
+  }
+
+  draw() {
+    this.picker.draw();
+  }
+
+  pitch(width) {
+    return Math.min(WIDEST, width / Math.max(1, this.record.itl_ms?.length ?? 0));
+  }
+
+  /** Cause, step and company of a token; the record lists them by index. */
+  cause(index) {
+    return this.causes.get(index) ?? { cause: "decode" };
+  }
+
+  update(record) {
+    this.record = record;
+    this.causes = new Map((record.itl_causes ?? []).map((each) => [each.index, each]));
+    const times = record.itl_ms ?? [];
+    this.top = Math.max(0.001, ...times);
+    const sorted = [...times].sort((a, b) => a - b);
+    const tally = new Map();
+    times.forEach((_, index) => tally.set(this.cause(index).cause, (tally.get(this.cause(index).cause) ?? 0) + 1));
+    const causes = [...CAUSES, ...[...tally.keys()].filter((name) => !CAUSES.includes(name))];
+    const shares = [0.5, 0.9, 0.99].map((share) => h("span", { class: "figure" }, `p${share * 100} ${ms(percentile(sorted, share))}`));
+    this.legend.replaceChildren(...causes.filter((name) => tally.has(name)).map((name) =>
+      h("span", {}, swatch(causeColour(name)), `${named("cause", name)} ${count(tally.get(name))}`)), ...(times.length ? shares : []));
+    this.picker.canvas.parentElement.hidden = times.length === 0;
+    this.detail();
+    this.picker.draw();
+  }
+
+  describe(index) {
+    const { cause, step, with: others } = this.cause(index);
+    const lines = [t("itl.token", { index: index + 2, time: ms(this.record.itl_ms[index]) }), named("cause", cause)];
+    if (step !== undefined) lines.push(t("itl.step", { step }));
+    if (others?.length) lines.push(t("itl.with", { count: others.length }));
+    return lines;
+  }
+
+  detail() {
+    const times = this.record.itl_ms ?? [];
+    if (!times.length) return this.said.replaceChildren(t("itl.none"));
+    if (this.selected < 0 || this.selected >= times.length) return this.said.replaceChildren(h("span", { class: "hint" }, t("itl.hint")));
+    const { cause, step, with: others = [] } = this.cause(this.selected);
+    const key = `${this.selected} ${times[this.selected]} ${step} ${others.join()}`;
+    if (this.said.dataset.key === key && this.said.firstChild) return null;
+    this.said.dataset.key = key;
+    const stepLink = step === undefined ? null : h("a", { href: `#/steps/${step}` }, t("itl.step", { step }));
+    const links = others.map((id) => h("a", { href: `#/request/${encodeURIComponent(recordId(id))}`, class: "id", title: id }, shortId(id)));
+    return this.said.replaceChildren(
+      h("strong", {}, t("itl.token", { index: this.selected + 2, time: ms(times[this.selected]) })),
+      h("span", {}, swatch(causeColour(cause)), named("cause", cause)), stepLink ?? "",
+      links.length ? h("span", { class: "sharing" }, t("itl.sharing"), " ", links) : "");
+  }
+
+  paint(context, width, height, hovered) {
+    const times = this.record.itl_ms ?? [];
+    const pitch = this.pitch(width);
+    const gap = pitch > 4 ? 1 : 0;
+    times.forEach((time, index) => {
+      const tall = Math.max(2, ((height - 4) * time) / this.top);
+      context.fillStyle = colour(`c-${causeColour(this.cause(index).cause)}`);
+      context.globalAlpha = hovered === index ? 0.7 : 1;
+      context.fillRect(index * pitch, height - tall, Math.max(0.5, pitch - gap), tall);
+    });
+    context.globalAlpha = 1;
+    if (this.selected >= 0 && this.selected < times.length) {
+      context.strokeStyle = colour("ink");
+      context.lineWidth = 1.5;
+      context.strokeRect(this.selected * pitch - 0.5, 1, Math.max(3, pitch - gap + 1), height - 2);
+    }
+    context.fillStyle = colour("muted");
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "right";
+    if (times.length * pitch < width - 60) context.fillText(ms(this.top), width, 11);
+  }
+}
