@@ -98,6 +98,7 @@ class Engine:
         for name, took in front:
             stations.append({"name": name, "process": "frontend", "start_ms": round(at, 3), "duration_ms": round(took, 3)})
             at += took
+        receive -= at
         request: Json = {
             "request_id": f"{'chatcmpl' if chat else 'cmpl'}-{number}", "client_request_id": number, "model": "smollm2:135m",
             "endpoint": "/v1/chat/completions" if chat else "/v1/completions", "state": "queued", "finish_reason": None,

@@ -1,9 +1,9 @@
 // The strip of inter-token times: one cell for each token after the first, as high as it took and coloured by its cause.
 
-import { h, hideTip, panel } from "./dom.js";
+import { h, panel } from "./dom.js";
 import { count, ms, percentile, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
-import { canvasPicker } from "./picker.js";
+import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { CAUSES, causeColour, colour } from "./stations.js";
 import { recordId } from "./store.js";
@@ -15,7 +15,7 @@ export class TokenStrip {
   constructor(record) {
     this.record = record;
     this.selected = -1;
-    this.picker = canvasPicker({
+    this.picker = new CanvasPicker({
       label: t("itl.label"), height: HEIGHT,
       count: () => this.record.itl_ms?.length ?? 0,
       selected: () => this.selected,
@@ -40,7 +40,6 @@ export class TokenStrip {
 
   destroy() {
     this.picker.detach();
-    hideTip();
   }
 
   draw() {

@@ -5,7 +5,7 @@ import { h, setAttribute, setText } from "./dom.js";
 import { count, ms } from "./format.js";
 import { named, t } from "./i18n.js";
 
-const MOST_CELLS = 192; // beyond that, one cell stands for several tokens
+const MOST_CELLS = 400; // beyond that, one cell stands for several tokens
 const FRONTEND = ["receive", "render", "tokenize", "send"];
 const ENGINE = ["queue", "prefix", "prefill", "sample"];
 const BACK = ["return", "detokenize", "stream"];

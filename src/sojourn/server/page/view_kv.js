@@ -1,9 +1,9 @@
 // View 4: the KV blocks, a cell each, by state, with their owner; evictions flash. Owns the cell and the owner selected.
 
-import { h, hideTip, panel, reconcile, roving, setAttribute, setText } from "./dom.js";
+import { h, panel, reconcile, roving, setAttribute, setText } from "./dom.js";
 import { count, percent, shortId } from "./format.js";
 import { t } from "./i18n.js";
-import { canvasPicker } from "./picker.js";
+import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { colour } from "./stations.js";
 import { recordId, state } from "./store.js";
@@ -28,7 +28,7 @@ function cellSize(width) {
 export function mount(root) {
   let size = BIGGEST;
   let columns = 1;
-  const picker = canvasPicker({
+  const picker = new CanvasPicker({
     label: t("kv.label"),
     height: (width) => {
       size = cellSize(Math.max(1, width));
@@ -81,7 +81,6 @@ export function mount(root) {
     update,
     destroy() {
       picker.detach();
-      hideTip();
     },
   };
 }

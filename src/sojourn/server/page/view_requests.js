@@ -69,8 +69,9 @@ export function mount(root) {
     h("colgroup", {}, ["pin", ...Object.keys(COLUMNS), "life"].map((name) => h("col", { class: `col-${name}` }))),
     h("thead", {}, header(axis, () => update())), body);
   const chip = h("span", {});
+  const nothing = h("p", { class: "empty" }, t("requests.none"));
   root.append(h("h1", { class: "hidden" }, t("tab.requests")), toolbar(() => update(), chip, summary),
-    h("div", { class: "scroll" }, table), h("p", { class: "hint" }, t("requests.keys")));
+    h("div", { class: "scroll" }, table, nothing), h("p", { class: "hint" }, t("requests.keys")));
 
   const togglePin = (id) => {
     if (!settings.pinned.delete(id)) settings.pinned.add(id);
@@ -92,7 +93,7 @@ export function mount(root) {
     reconcile(body, records, (record) => record.request_id, (record) => createRow(record, togglePin),
       (row, record) => fillRow(row, record, frame));
     setText(summary, t("requests.summary", { shown: count(records.length), all: count(state.requests.size) }));
-    table.classList.toggle("is-empty", !records.length);
+    nothing.hidden = records.length > 0;
     drawAxis(axis, table, frame);
     settle();
   }

@@ -1,10 +1,10 @@
 // View 3: the engine's steps, a column each: tokens by kind against the budget, time, and the KV and queue beneath. Owns the
 // step selected and the stretch of steps shown.
 
-import { h, hideTip, panel, segmented, setAttribute } from "./dom.js";
+import { h, panel, segmented, setAttribute } from "./dom.js";
 import { count, ms, percent, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
-import { canvasPicker } from "./picker.js";
+import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { KINDS, colour } from "./stations.js";
 import { recordId, state, stepNumbered } from "./store.js";
@@ -18,7 +18,7 @@ const visible = (width) => Math.max(1, Math.floor(width / settings.pitch));
 
 export function mount(root, [wanted]) {
   if (wanted !== undefined && stepNumbered(Number(wanted))) select(Number(wanted), true);
-  const picker = canvasPicker({
+  const picker = new CanvasPicker({
     label: t("steps.label"), height: HEIGHT,
     count: () => state.steps.length,
     selected: () => (selected === null ? -1 : state.steps.indexOf(stepNumbered(selected))),
@@ -75,7 +75,6 @@ export function mount(root, [wanted]) {
     destroy() {
       root.removeEventListener("wheel", wheel);
       picker.detach();
-      hideTip();
     },
   };
 }
