@@ -43,7 +43,7 @@ export const fixed = (value, digits) => (value === null || value === undefined ?
 export function percent(part, whole) {
   if (!whole) return NONE;
   const value = (100 * part) / whole;
-  if (value !== 0 && Math.abs(value) < 0.1) return value > 0 ? "<0.1%" : "-<0.1%";
+  if (value > 0 && value < 0.1) return "<0.1%";
   return `${value.toFixed(1)}%`;
 }
 

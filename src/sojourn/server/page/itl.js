@@ -9,36 +9,35 @@ export class TokenTimes {
   }
 
   clear() {
-    this.samples = []; // {id, step, ms}, oldest first
-    this.lastToken = new Map(); // id -> end of the step that gave its last token
-    this.lastChunk = new Map(); // id -> end of its last prompt chunk, whose successor tells whether it gave a token
+    this.samples = []; // {id, ms}, oldest first
+    this.open = new Map(); // id -> choice -> {token, chunk}: ends of the steps of its last token and its last prompt chunk
   }
 
   add(step) {
     const end = step.start_ms + step.duration_ms;
-    for (const part of step.requests) {
-      if (part.kind !== "decode") {
-        this.lastChunk.set(part.id, end);
+    for (const { id, kind, choice = 0 } of step.requests) {
+      if (!this.open.has(id)) this.open.set(id, new Map());
+      const choices = this.open.get(id);
+      if (!choices.has(choice)) choices.set(choice, {});
+      const last = choices.get(choice);
+      if (kind !== "decode") {
+        last.chunk = end;
         continue;
       }
-      const chunk = this.lastChunk.get(part.id);
-      if (chunk !== undefined) {
-        this.#token(part.id, chunk, step.step);
-        this.lastChunk.delete(part.id);
-      }
-      this.#token(part.id, end, step.step);
+      // Only the decode that follows tells that a chunk was the last one, and so gave a token.
+      if (last.chunk !== undefined) this.#token(id, last, last.chunk);
+      this.#token(id, last, end);
+      last.chunk = undefined;
     }
     if (this.samples.length > LIMIT) this.samples.splice(0, this.samples.length - LIMIT);
   }
 
-  #token(id, end, step) {
-    const before = this.lastToken.get(id);
-    if (before !== undefined) this.samples.push({ id, step, ms: end - before });
-    this.lastToken.set(id, end);
+  #token(id, last, end) {
+    if (last.token !== undefined) this.samples.push({ id, ms: end - last.token });
+    last.token = end;
   }
 
   forget(id) {
-    this.lastToken.delete(id);
-    this.lastChunk.delete(id);
+    this.open.delete(id);
   }
 }

@@ -4,7 +4,6 @@ import { h, panel, s } from "./dom.js";
 import { count, fixed, ms, percentile, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
 import { swatch } from "./request_account.js";
-import { recordId } from "./store.js";
 
 const MOST_SINGLE = 8; // a longer run of decode steps becomes one line
 
@@ -90,7 +89,7 @@ export function prefixPanel(record) {
   const texts = [t("prefix.hits", { blocks: count(prefix.hit_blocks ?? 0), tokens: count(prefix.hit_tokens ?? 0) })];
   if (prefix.stopped) texts.push(`${named("stopped", prefix.stopped)}.`);
   const source = prefix.from_request
-    ? h("span", {}, t("prefix.from"), " ", h("a", { class: "id", href: `#/request/${encodeURIComponent(recordId(prefix.from_request))}`, title: prefix.from_request },
+    ? h("span", {}, t("prefix.from"), " ", h("a", { class: "id", href: `#/request/${encodeURIComponent(prefix.from_request)}`, title: prefix.from_request },
       shortId(prefix.from_request)))
     : null;
   const cells = blocks.map((each, index) => h("span", {

@@ -6,7 +6,6 @@ import { named, t } from "./i18n.js";
 import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { CAUSES, causeColour, colour } from "./stations.js";
-import { recordId } from "./store.js";
 
 const HEIGHT = 96;
 const WIDEST = 9;
@@ -64,7 +63,8 @@ export class TokenStrip {
     const tally = new Map();
     times.forEach((_, index) => tally.set(this.cause(index).cause, (tally.get(this.cause(index).cause) ?? 0) + 1));
     const causes = [...CAUSES, ...[...tally.keys()].filter((name) => !CAUSES.includes(name))];
-    const shares = [0.5, 0.9, 0.99].map((share) => h("span", { class: "figure" }, `p${share * 100} ${ms(percentile(sorted, share))}`));
+    const shares = [[0.5, "p50"], [0.9, "p90"], [0.99, "p99"], [1, "max"]].map(([share, name]) =>
+      h("span", { class: "figure" }, `${name} ${ms(percentile(sorted, share))}`));
     this.legend.replaceChildren(...causes.filter((name) => tally.has(name)).map((name) =>
       h("span", {}, swatch(causeColour(name)), `${named("cause", name)} ${count(tally.get(name))}`)), ...(times.length ? shares : []));
     this.picker.canvas.parentElement.hidden = times.length === 0;
@@ -89,7 +89,7 @@ export class TokenStrip {
     if (this.said.dataset.key === key && this.said.firstChild) return null;
     this.said.dataset.key = key;
     const stepLink = step === undefined ? null : h("a", { href: `#/steps/${step}` }, t("itl.step", { step }));
-    const links = others.map((id) => h("a", { href: `#/request/${encodeURIComponent(recordId(id))}`, class: "id", title: id }, shortId(id)));
+    const links = others.map((id) => h("a", { href: `#/request/${encodeURIComponent(id)}`, class: "id", title: id }, shortId(id)));
     return this.said.replaceChildren(
       h("strong", {}, t("itl.token", { index: this.selected + 2, time: ms(times[this.selected]) })),
       h("span", {}, swatch(causeColour(cause)), named("cause", cause)), stepLink ?? "",
@@ -112,9 +112,5 @@ export class TokenStrip {
       context.lineWidth = 1.5;
       context.strokeRect(this.selected * pitch - 0.5, 1, Math.max(3, pitch - gap + 1), height - 2);
     }
-    context.fillStyle = colour("muted");
-    context.font = "11px system-ui, sans-serif";
-    context.textAlign = "right";
-    if (times.length * pitch < width - 60) context.fillText(ms(this.top), width, 11);
   }
 }

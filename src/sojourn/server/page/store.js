@@ -20,7 +20,6 @@ export const state = {
   tokensPerSecond: 0,
 };
 
-const aliases = new Map(); // engine id of one choice -> id of the record
 const listeners = new Set();
 let clockOffset = 0; // performance.now() at the server's zero
 let rates = []; // [now_ms, generated tokens]
@@ -40,9 +39,6 @@ export function now() {
   const { phase, since } = state.connection;
   return (phase === "live" ? performance.now() : since ?? performance.now()) - clockOffset;
 }
-
-/** The record's id for an id that a step, a block or the queue names. */
-export const recordId = (id) => (state.requests.has(id) ? id : aliases.get(id) ?? id);
 
 export function setConnection(connection) {
   const since = connection.phase === "live" ? undefined : state.connection.since ?? performance.now();
@@ -79,17 +75,12 @@ function forgetAll() {
   state.steps = [];
   state.tokenTimes.clear();
   state.stats = {};
-  aliases.clear();
   rates = [];
 }
 
 function keep(record) {
   state.requests.set(record.request_id, record);
-  for (const choice of record.choices ?? []) if (choice.id) aliases.set(choice.id, record.request_id);
-  if (!LIVE_STATES.has(record.state)) {
-    state.tokenTimes.forget(record.request_id);
-    for (const choice of record.choices ?? []) state.tokenTimes.forget(choice.id);
-  }
+  if (!LIVE_STATES.has(record.state)) state.tokenTimes.forget(record.request_id);
   if (state.requests.size > MOST_REQUESTS) state.requests.delete(state.requests.keys().next().value);
 }
 

@@ -4,7 +4,7 @@ import { h, hideTip, panel, roving, s, setText, showTip } from "./dom.js";
 import { count, ms, percentile, tick } from "./format.js";
 import { t } from "./i18n.js";
 import { queuedMs } from "./stations.js";
-import { recordId, state } from "./store.js";
+import { state } from "./store.js";
 import { filterTo } from "./view_requests.js";
 
 const BINS = 32;
@@ -14,7 +14,7 @@ const METRICS = { ttft: "prefill", itl: "decode", e2e: "muted", queue: "queue" }
 
 /** The samples of a metric as [value, id of the request]. */
 function samplesOf(metric) {
-  if (metric === "itl") return state.tokenTimes.samples.map((each) => [each.ms, recordId(each.id)]);
+  if (metric === "itl") return state.tokenTimes.samples.map((each) => [each.ms, each.id]);
   const value = {
     ttft: (record) => record.ttft?.total_ms,
     e2e: (record) => (record.state === "finished" ? record.e2e_ms : null),

@@ -6,7 +6,7 @@ import { t } from "./i18n.js";
 import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { colour } from "./stations.js";
-import { recordId, state } from "./store.js";
+import { state } from "./store.js";
 
 const NAMES = ["free", "cached", "live", "shared"]; // by code
 const BIGGEST = 26;
@@ -46,7 +46,7 @@ export function mount(root) {
     describe,
     open: (index) => {
       const id = state.kv.owners[index];
-      if (id) location.hash = `#/request/${encodeURIComponent(recordId(id))}`;
+      if (id) location.hash = `#/request/${encodeURIComponent(id)}`;
     },
     draw: (context, width, height, hovered) => paint(context, size, columns, hovered),
   });
@@ -105,7 +105,7 @@ function drawHolders(place, update) {
       update();
     } }, shortId(id));
     return h("tr", {}, h("td", {}, mark), h("td", { class: "number" }),
-      h("td", {}, h("a", { href: `#/request/${encodeURIComponent(recordId(id))}` }, t("kv.open"))));
+      h("td", {}, h("a", { href: `#/request/${encodeURIComponent(id)}` }, t("kv.open"))));
   };
   reconcile(place, rows, ([id]) => id, create, (row, [id, blocks]) => {
     setAttribute(row.firstChild.firstChild, "aria-pressed", String(owner === id));

@@ -3,7 +3,7 @@
 import { h, panel, reconcile, roving, s, setText } from "./dom.js";
 import { count, ms, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
-import { recordId, requestsNewestFirst, state } from "./store.js";
+import { requestsNewestFirst, state } from "./store.js";
 
 const MOST_PAST = 30;
 
@@ -33,7 +33,7 @@ export function mount(root) {
   return { update };
 }
 
-const idLink = (id) => h("a", { class: "id", href: `#/request/${encodeURIComponent(recordId(id))}`, title: id, tabindex: -1 }, shortId(id));
+const idLink = (id) => h("a", { class: "id", href: `#/request/${encodeURIComponent(id)}`, title: id, tabindex: -1 }, shortId(id));
 
 function drawCounts(place) {
   const tally = new Map();

@@ -9,7 +9,7 @@ import { eventsPanel, prefixPanel, stepsPanel, waitsPanel } from "./request_hist
 import { TokenStrip } from "./request_tokens.js";
 import { LIVE_STATES } from "./stations.js";
 import { StepThrough } from "./step_through.js";
-import { recordId, requestsNewestFirst, state } from "./store.js";
+import { requestsNewestFirst, state } from "./store.js";
 import { stateText } from "./view_requests.js";
 
 const REFETCH_MS = 400;
@@ -17,7 +17,7 @@ let lastShown = null;
 let account = "ttft";
 
 export function mount(root, [wanted, mode]) {
-  const id = wanted ? recordId(wanted) : lastShown ?? requestsNewestFirst()[0]?.request_id;
+  const id = wanted ? wanted : lastShown ?? requestsNewestFirst()[0]?.request_id;
   if (!id) {
     root.append(h("p", { class: "empty" }, t("request.none")));
     return {
@@ -171,6 +171,8 @@ function headline(record, live) {
     pairs.push(["client_id", shortId(record.client_request_id)]);
   }
   if (record.state_when_left) pairs.push(["left", named("state", record.state_when_left)]);
+  if (record.status >= 400) pairs.push(["status", String(record.status)]);
+  if (record.error) pairs.push(["error", record.error.message ?? String(record.error)]);
   if (record.stream) {
     pairs.push(["stream", t("request.stream", { writes: count(record.stream.writes), blocked: ms(record.stream.blocked_ms) })]);
   }

@@ -3,7 +3,8 @@
 import { h, hideTip, reconcile, roving, s, segmented, setAttribute, setText, showTip } from "./dom.js";
 import { count, ms, shortId, tick, tickStep } from "./format.js";
 import { named, t } from "./i18n.js";
-import { LIVE_STATES, lengthOf, queuedMs, stationsOf } from "./stations.js";
+import { swatch } from "./request_account.js";
+import { LIVE_STATES, STATIONS, lengthOf, queuedMs, stationsOf } from "./stations.js";
 import { now, requestsNewestFirst, state } from "./store.js";
 
 const MOST_ROWS = 200;
@@ -71,7 +72,8 @@ export function mount(root) {
   const chip = h("span", {});
   const nothing = h("p", { class: "empty" }, t("requests.none"));
   root.append(h("h1", { class: "hidden" }, t("tab.requests")), toolbar(() => update(), chip, summary),
-    h("div", { class: "scroll" }, table, nothing), h("p", { class: "hint" }, t("requests.keys")));
+    h("div", { class: "scroll" }, table, nothing),
+    h("div", { class: "toolbar" }, legend(), h("span", { class: "grow" }), h("span", { class: "hint" }, t("requests.keys"))));
 
   const togglePin = (id) => {
     if (!settings.pinned.delete(id)) settings.pinned.add(id);
@@ -133,6 +135,9 @@ function toolbar(update, chip, summary) {
   return h("div", { class: "toolbar" }, search, select, chip, h("span", { class: "grow" }), summary,
     segmented(t("requests.axis"), windows, settings.windowMs, pick), freeze);
 }
+
+const legend = () => h("div", { class: "legend" }, STATIONS.map((name) => h("span", {}, swatch(name), named("station", name))),
+  h("span", {}, h("b", { "aria-hidden": "true" }, "| "), t("requests.first")));
 
 function drawChip(place, update) {
   if (!settings.range) return place.replaceChildren();

@@ -7,7 +7,7 @@ import { named, t } from "./i18n.js";
 import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
 import { KINDS, colour } from "./stations.js";
-import { recordId, state, stepNumbered } from "./store.js";
+import { state, stepNumbered } from "./store.js";
 
 const LANES = { tokens: [0, 170], time: [186, 76], kv: [278, 56] }; // top and height
 const HEIGHT = 336;
@@ -48,7 +48,7 @@ export function mount(root, [wanted]) {
     picker.draw();
   };
   const legend = h("div", { class: "legend" }, KINDS.map((name) => h("span", {}, swatch(name), named("kind", name))),
-    h("span", {}, swatch("budget"), t("steps.budget")), h("span", {}, swatch("live"), t("kv.live")), h("span", {}, swatch("cached"), t("kv.cached")),
+    h("span", {}, swatch("budget"), t("steps.budget")), h("span", {}, swatch("live"), t("steps.kv_live")), h("span", {}, swatch("cached"), t("steps.kv_cached")),
     h("span", {}, swatch("queue"), t("steps.queue")));
   root.append(h("h1", { class: "hidden" }, t("tab.steps")),
     h("div", { class: "toolbar" }, legend, h("span", { class: "grow" }),
@@ -221,10 +221,10 @@ function drawDetail(place, step) {
   const parts = Object.entries(step.parts ?? {});
   const timing = h("table", {}, h("tbody", {}, parts.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, named("part", name)),
     h("td", { class: "number" }, ms(value)), h("td", { class: "number" }, percent(value, step.duration_ms))))));
-  const idLink = (id) => h("a", { class: "id", href: `#/request/${encodeURIComponent(recordId(id))}`, title: id }, shortId(id));
+  const idLink = (id) => h("a", { class: "id", href: `#/request/${encodeURIComponent(id)}`, title: id }, shortId(id));
   const members = h("table", { class: "members" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("column.id")), h("th", { scope: "col" }, t("column.kind")),
     h("th", { scope: "col", class: "number" }, t("column.from")), h("th", { scope: "col", class: "number" }, t("column.tokens")))),
-  h("tbody", {}, step.requests.map((each) => h("tr", {}, h("td", {}, idLink(each.id)), h("td", {}, swatch(each.kind), named("kind", each.kind)),
+  h("tbody", {}, step.requests.map((each) => h("tr", {}, h("td", {}, idLink(each.id), each.choice ? ` ${t("request.choice")} ${each.choice}` : ""), h("td", {}, swatch(each.kind), named("kind", each.kind)),
     h("td", { class: "number" }, count(each.from)), h("td", { class: "number" }, count(each.tokens))))));
   const notes = [["admitted", step.admitted], ["preempted", step.preempted]].filter(([, ids]) => ids?.length)
     .map(([name, ids]) => h("p", {}, t(`steps.${name}`), " ", ids.map((id) => [idLink(id), " "])));
