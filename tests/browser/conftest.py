@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 # Little memory and few slots, so that requests wait, share, are preempted and evicted within seconds.
-TIGHT = ("--threads", "1", "--max-num-seqs", "4", "--num-kv-blocks", "26", "--max-num-batched-tokens", "128")
+TIGHT = ("--threads", "1", "--max-num-seqs", "4", "--num-kv-blocks", "18", "--max-num-batched-tokens", "128")
 VIEWS = ("requests", "request", "steps", "kv", "queue", "histograms", "playground", "system")
 
 Open = Callable[..., "Page"]
@@ -108,7 +108,7 @@ def view(open_page: Open, server: Server, load: Load) -> Open:
     def open_view(name: str, **options: Any) -> Page:
         page = open_page(server.url(), name, **options)
         page.wait_for_selector("#status[data-phase=live]")
-        page.wait_for_selector(f"#view.view-{name.split('/')[0]} > *")
+        page.wait_for_selector(f"#view.view-{name.partition('/')[0]} > *")
         return page
 
     return open_view

@@ -22,9 +22,7 @@ LANGUAGES = {
     if name.startswith("lang_")
 }
 # Keys put together at run time: t(`tab.${name}`) and named("station", name).
-PREFIXES = {
-    prefix for text in SCRIPTS.values() for prefix in re.findall(r"(?:\bt\(`|\bnamed\(\")([a-z_]+)", text)
-}
+PREFIXES = {prefix for text in SCRIPTS.values() for prefix in re.findall(r"(?:\bt\(`|\bnamed\(\")([a-z_]+)", text)}
 
 
 @pytest.fixture(scope="module")

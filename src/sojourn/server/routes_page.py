@@ -1,4 +1,4 @@
-"""The page: its shell at `/` and its files at `/static/`, read once from the package. They hold no data and need no key."""
+"""The page: its shell at `/` and its files at `/static/`, read once from the package. They hold no data."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ export class Feed {
     this.handlers = handlers;
     this.failures = 0;
     this.wake = null;
+    this.reason = undefined; // what the server said when it refused
   }
 
   async run() {
@@ -46,7 +47,7 @@ export class Feed {
       } else {
         const delay = Math.min(FIRST_DELAY_MS * 2 ** this.failures, LONGEST_DELAY_MS) * (0.8 + 0.4 * Math.random());
         this.failures += 1;
-        this.handlers.phase({ phase: "lost", retryAt: Date.now() + delay });
+        this.handlers.phase({ phase: "lost", retryAt: Date.now() + delay, reason: this.reason });
         await new Promise((resolve) => {
           this.wake = resolve;
           setTimeout(resolve, delay);
@@ -69,10 +70,14 @@ export class Feed {
       watchdog = setTimeout(() => controller.abort(), SILENCE_MS);
     };
     heard();
+    this.reason = undefined;
     try {
       const reply = await request("/v1/events", { signal: controller.signal });
       if (reply.status === 401) return "key";
-      if (!reply.ok) return "lost";
+      if (!reply.ok) {
+        this.reason = (await reply.json()).error?.message;
+        return "lost";
+      }
       for await (const [event, data] of eventsOf(reply.body, heard)) {
         this.#handle(event, JSON.parse(data));
       }

@@ -76,6 +76,7 @@ export function clock(unixSeconds) {
 
 /** An id short enough for a column: its prefix and its first and last characters. */
 export function shortId(id) {
+  if (id === null) return NONE;
   if (id.length <= 20) return id;
   const dash = id.lastIndexOf("-");
   const [prefix, tail] = dash > 0 && dash < 12 ? [id.slice(0, dash + 1), id.slice(dash + 1)] : ["", id];

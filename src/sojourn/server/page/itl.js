@@ -16,6 +16,7 @@ export class TokenTimes {
   add(step) {
     const end = step.start_ms + step.duration_ms;
     for (const { id, kind, choice = 0 } of step.requests) {
+      if (id === null) continue; // so old that the server has forgotten its id
       if (!this.open.has(id)) this.open.set(id, new Map());
       const choices = this.open.get(id);
       if (!choices.has(choice)) choices.set(choice, {});
@@ -24,8 +25,8 @@ export class TokenTimes {
         last.chunk = end;
         continue;
       }
-      // Only the decode that follows tells that a chunk was the last one, and so gave a token.
-      if (last.chunk !== undefined) this.#token(id, last, last.chunk);
+      // Only a decode in a later step tells that a chunk was the last one, and so gave a token.
+      if (last.chunk !== undefined && last.chunk !== end) this.#token(id, last, last.chunk);
       this.#token(id, last, end);
       last.chunk = undefined;
     }

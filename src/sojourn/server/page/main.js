@@ -99,16 +99,17 @@ function applyTheme() {
 }
 
 function drawBanner() {
-  const { phase, retryAt } = store.state.connection;
+  const { phase, retryAt, reason } = store.state.connection;
   banner.hidden = phase !== "lost";
   setAttribute(root, "data-stale", phase === "lost" || (phase === "connecting" && Boolean(store.state.system)));
   if (phase !== "lost") return banner.replaceChildren();
   if (!banner.firstChild) {
-    banner.append(h("strong", {}, t("connection.lost")), h("span", { "aria-live": "off" }),
+    banner.append(h("strong", {}), h("span", { "aria-live": "off" }),
       h("button", { type: "button", onclick: () => feed.retry() }, t("connection.try_now")));
   }
   const seconds = Math.max(0, Math.ceil((retryAt - Date.now()) / 1000));
-  return setText(banner.children[1], t("connection.retry_in", { seconds }));
+  setText(banner.children[0], reason ?? t("connection.lost"));
+  return setText(banner.children[1], t(store.state.system ? "connection.retry_in" : "connection.first_in", { seconds }));
 }
 
 function drawStatus() {

@@ -4,6 +4,7 @@ import { h, panel, s } from "./dom.js";
 import { count, fixed, ms, percentile, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
 import { swatch } from "./request_account.js";
+import { LIVE_STATES } from "./stations.js";
 
 const MOST_SINGLE = 8; // a longer run of decode steps becomes one line
 
@@ -61,7 +62,7 @@ export function eventsOf(record) {
   }
   if (record.ttft) events.push([record.ttft.total_ms, t("event.first")]);
   if (record.state === "aborted") events.push([record.e2e_ms ?? 0, t("event.left", { state: named("state", record.state_when_left ?? "running") })]);
-  else if (record.e2e_ms) events.push([record.e2e_ms, t("event.finished", { reason: named("finish", record.finish_reason ?? record.state) })]);
+  else if (!LIVE_STATES.has(record.state)) events.push([record.e2e_ms, t("event.finished", { reason: named("finish", record.finish_reason ?? record.state) })]);
   return events.sort((a, b) => a[0] - b[0]);
 }
 

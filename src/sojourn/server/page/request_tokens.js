@@ -5,10 +5,10 @@ import { count, ms, percentile, shortId } from "./format.js";
 import { named, t } from "./i18n.js";
 import { CanvasPicker } from "./picker.js";
 import { swatch } from "./request_account.js";
-import { CAUSES, causeColour, colour } from "./stations.js";
+import { CAUSES, causeColour, colour, samplingSteps } from "./stations.js";
 
 const HEIGHT = 96;
-const WIDEST = 9;
+const WIDEST = 14;
 
 export class TokenStrip {
   constructor(record) {
@@ -49,14 +49,15 @@ export class TokenStrip {
     return Math.min(WIDEST, width / Math.max(1, this.record.itl_ms?.length ?? 0));
   }
 
-  /** Cause, step and company of a token; the record lists them by index. */
+  /** Cause, step and company of a token. The record lists what was not a plain decode. */
   cause(index) {
-    return this.causes.get(index) ?? { cause: "decode" };
+    return this.causes.get(index) ?? { cause: "decode", step: this.sampling[index + 1]?.step };
   }
 
   update(record) {
     this.record = record;
     this.causes = new Map((record.itl_causes ?? []).map((each) => [each.index, each]));
+    this.sampling = samplingSteps(record);
     const times = record.itl_ms ?? [];
     this.top = Math.max(0.001, ...times);
     const sorted = [...times].sort((a, b) => a - b);

@@ -34,28 +34,14 @@ export function forgetColours() {
   cache.clear();
 }
 
-/**
- * The stations of a record so far, in order, as {name, start, end, process}. A live request's last station reaches to
- * now: what it is doing is told by its state and by whether it has output.
- */
+/** The stations of a record in order, as {name, process, start, end}. What still goes on reaches to now. */
 export function stationsOf(record, nowMs) {
   const list = (record.stations ?? []).map((each) => ({
     name: each.name, process: each.process, start: each.start_ms, end: each.start_ms + each.duration_ms,
   }));
-  if (LIVE_STATES.has(record.state)) {
-    const now = Math.max(0, nowMs - record.received_ms);
-    const current = currentStation(record);
-    const last = list.at(-1);
-    if (last && last.name === current) last.end = Math.max(last.end, now);
-    else if (!last || now > last.end) list.push({ name: current, process: "", start: last ? last.end : 0, end: now });
-  }
+  const last = list.at(-1);
+  if (last && LIVE_STATES.has(record.state)) last.end = Math.max(last.end, nowMs - record.received_ms);
   return list;
-}
-
-function currentStation(record) {
-  if (record.state === "receiving") return "receive";
-  if (record.state === "queued") return record.preemptions?.length ? "preempted" : "queue";
-  return record.completion_tokens ? "decode" : "prefill";
 }
 
 /** Where a request's bar ends, milliseconds from its receive. */
@@ -63,6 +49,15 @@ export function lengthOf(record, nowMs) {
   if (LIVE_STATES.has(record.state)) return Math.max(0, nowMs - record.received_ms);
   const last = record.stations?.at(-1);
   return record.e2e_ms ?? (last ? last.start_ms + last.duration_ms : 0);
+}
+
+/** The steps that gave a record's tokens, in order. A step that recomputes lost positions and goes on has two entries. */
+export function samplingSteps(record) {
+  const found = [];
+  for (const step of record.steps ?? []) {
+    if (step.to + 1 >= record.prompt_tokens + found.length) found.push(step);
+  }
+  return found;
 }
 
 /** Time before the engine first took it up. */

@@ -4,6 +4,7 @@
 import { h, setAttribute, setText } from "./dom.js";
 import { count, ms } from "./format.js";
 import { named, t } from "./i18n.js";
+import { LIVE_STATES } from "./stations.js";
 
 const MOST_CELLS = 400; // beyond that, one cell stands for several tokens
 const FRONTEND = ["receive", "render", "tokenize", "send"];
@@ -35,7 +36,7 @@ export function stopsOf(record) {
       fresh: [step.from, step.to], active: sampled ? [step.kind, "sample", ...BACK] : [step.kind],
     });
   }
-  if (record.e2e_ms !== undefined && record.e2e_ms !== null) {
+  if (!LIVE_STATES.has(record.state)) {
     stops.push({ name: record.state === "finished" ? "finish" : "left", at: record.e2e_ms, kv: 0, prompt, output, active: ["finish"] });
   }
   return stops;
@@ -138,7 +139,7 @@ export class StepThrough {
   }
 
   drawWhere(stop) {
-    const box = (name, stations) => h("div", { class: "process" }, h("h3", {}, named("process", name)), h("ul", {}, stations.map((station) =>
+    const box = (name, stations) => h("div", { class: "process" }, h("h3", {}, t(`where.${name}`)), h("ul", {}, stations.map((station) =>
       stationItem(station, stop.active.includes(station)))));
     const extra = ["decode", "recompute", "preempted"].filter((name) => stop.active.includes(name));
     this.where.replaceChildren(box("frontend", [...FRONTEND, ...BACK]),

@@ -14,7 +14,7 @@ export const state = {
   requests: new Map(), // id -> summary, oldest first
   steps: [], // oldest first
   queue: [],
-  kv: null, // {num_blocks, block_size, live, cached, free, states, owners, evictedAt, evictions}
+  kv: null, // {num_blocks, block_size, live, cached, free, states, owners (who computed it), evictedAt, evictions}
   stats: {},
   tokenTimes: new TokenTimes(),
   tokensPerSecond: 0,
@@ -56,6 +56,7 @@ export function applySnapshot(snapshot) {
   addSteps(snapshot.steps.filter((step) => step.step > newest));
   state.queue = snapshot.queue;
   state.kv = blocksOf(snapshot.kv);
+  state.stats = snapshot.stats ?? {};
   tell("snapshot");
 }
 
@@ -112,12 +113,13 @@ function changeBlocks(change) {
   const { kv } = state;
   Object.assign(kv, { live: change.live, cached: change.cached, free: change.free });
   for (const [block, name, owner] of change.changes ?? []) {
+    // A prefix hit keeps the owner, who computed the block; an eviction gives it another one, or none.
+    if (kv.states[block] === STATE_CODES.cached && kv.owners[block] !== owner) {
+      kv.evictedAt[block] = performance.now();
+      kv.evictions += 1;
+    }
     kv.states[block] = STATE_CODES[name];
     kv.owners[block] = owner;
-  }
-  for (const block of change.evicted ?? []) {
-    kv.evictedAt[block] = performance.now();
-    kv.evictions += 1;
   }
 }
 

@@ -6,6 +6,7 @@ import { h, hideTip, roving, segmented, setAttribute, setText, showTip } from ".
 import { eventsOf } from "./events.js";
 import { count, fixed, ms } from "./format.js";
 import { t } from "./i18n.js";
+import { samplingSteps } from "./stations.js";
 import { state } from "./store.js";
 
 const TOP_LOGPROBS = 3;
@@ -134,7 +135,7 @@ async function stream(messages, reply) {
 async function addRecord(reply) {
   try {
     const record = await getJson(`/v1/requests/${encodeURIComponent(reply.id)}`);
-    const sampling = (record.steps ?? []).filter((step) => step.to + 1 >= record.prompt_tokens);
+    const sampling = samplingSteps(record);
     reply.record = record;
     reply.tokens.forEach((token, index) => {
       token.at = record.token_times_ms?.[index];

@@ -24,8 +24,7 @@ export function mount(root) {
     drawCounts(counts);
     nobody.hidden = state.queue.length > 0;
     table.hidden = !state.queue.length;
-    const arrived = new Map(state.queue.map((each) => [each.id, each]));
-    reconcile(waiting, [...arrived.values()], (each) => each.id, createWaiting, fillWaiting);
+    reconcile(waiting, state.queue, (each) => `${each.id} ${each.choice}`, createWaiting, fillWaiting);
     reconcile(past, pastWaits(), (each) => each.key, createPast, () => {});
     settle.forEach((each) => each());
   }
@@ -54,7 +53,7 @@ function createWaiting(each) {
 
 function fillWaiting(row, each) {
   const cells = row.children;
-  setText(cells[0], count(each.position));
+  setText(cells[0], count(each.position + 1));
   setText(cells[2], named("reason", each.reason));
   setText(cells[3], ms(each.waited_ms));
   setText(cells[4], count(each.priority));

@@ -2,7 +2,7 @@
 
 import { download, getJson } from "./api.js";
 import { facts, h, hideTip, segmented, setText } from "./dom.js";
-import { clock, count, ms, shortId } from "./format.js";
+import { clock, count, ms } from "./format.js";
 import { named, t } from "./i18n.js";
 import { accountPanel, lifePanel } from "./request_account.js";
 import { eventsPanel, prefixPanel, stepsPanel, waitsPanel } from "./request_history.js";
@@ -124,7 +124,7 @@ class RequestView {
     const walk = h("a", { class: "button", "data-action": "walk", href: this.stepping ? base : `${base}/steps`,
       "aria-pressed": String(this.stepping) }, t("request.step_through"));
     this.header.replaceChildren(
-      h("div", { class: "title" }, h("h1", {}, this.id), h("span", { class: "state", "data-state": record.state }, stateText(record)),
+      h("div", { class: "title" }, h("h1", {}, this.id), h("span", { class: "state", "data-state": record.waiting_reason ? "queued" : record.state }, stateText(record)),
         h("span", { class: "grow" }), h("span", { class: "problem", role: "alert" }), this.choices(record), walk,
         action("json", t("request.json"), save(path, "")), action("perfetto", t("request.perfetto"), save(`${path}/trace`, ".trace"))),
       facts(headline(record, live)));
@@ -168,11 +168,11 @@ function headline(record, live) {
     ["endpoint", record.endpoint], ["received_at", clock(record.received_at)], ["priority", count(record.priority)],
   ];
   if (record.client_request_id && !record.request_id.endsWith(record.client_request_id)) {
-    pairs.push(["client_id", shortId(record.client_request_id)]);
+    pairs.push(["client_id", record.client_request_id]);
   }
   if (record.state_when_left) pairs.push(["left", named("state", record.state_when_left)]);
   if (record.status >= 400) pairs.push(["status", String(record.status)]);
-  if (record.error) pairs.push(["error", record.error.message ?? String(record.error)]);
+  if (record.error) pairs.push(["error", record.error]);
   if (record.stream) {
     pairs.push(["stream", t("request.stream", { writes: count(record.stream.writes), blocked: ms(record.stream.blocked_ms) })]);
   }

@@ -200,7 +200,7 @@ function fillRow(row, record, frame) {
   row.classList.toggle("pinned", pinned);
   setText(cells[0].firstChild, pinned ? "\u25c6" : "\u25c7");
   const badge = cells[2].firstChild;
-  setAttribute(badge, "data-state", record.state);
+  setAttribute(badge, "data-state", record.waiting_reason ? "queued" : record.state);
   setText(badge, stateText(record));
   Object.values(COLUMNS).slice(2).forEach((column, index) => setText(cells[index + 3], column.text(record)));
   const bar = row.lastElementChild.firstChild;
@@ -213,8 +213,7 @@ function fillRow(row, record, frame) {
 }
 
 export function stateText(record) {
-  const waiting = record.state === "queued" && state.queue.find((each) => each.id === record.request_id);
-  if (waiting) return `${named("state", "queued")} \u00b7 ${named("reason", waiting.reason)}`;
+  if (record.waiting_reason) return `${named("state", "queued")} \u00b7 ${named("reason", record.waiting_reason)}`;
   if (record.state === "finished" && record.finish_reason) return named("finish", record.finish_reason);
   return named("state", record.state);
 }

@@ -178,7 +178,7 @@ function paintMemory(context, step, x, wide, longest) {
 
 /** The base line of each lane, its name and its scale; the budget where it fits. */
 function paintLines(context, width, { tallest, budget, top, slowest }) {
-  context.font = "11px system-ui, sans-serif";
+  context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const lanes = [["tokens", t("steps.lane_tokens", { count: count(tallest) })], ["time", t("steps.lane_time", { time: ms(slowest / 1.08) })],
     ["kv", t("steps.lane_kv")]];
   for (const [name, text] of lanes) {
