@@ -19,11 +19,11 @@ SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pypro
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
-.PHONY: lint format bench bench-native peers compare accuracy measure-install measure-ready clean
+.PHONY: test-browser browser-tools screenshots lint format bench bench-native peers compare accuracy measure-install measure-ready clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | clean"
+	@echo "   make setup | lint | format | test-tools | test-browser | screenshots | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -66,11 +66,21 @@ format: dev
 
 test: lint
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
-	$(BIN)/python -m pytest -m "not models" $(ARGS)
+	$(BIN)/python -m pytest -m "not models and not browser" $(ARGS)
 
 test-models: dev
 	for model in $(DEFAULT_MODEL) $(OTHER_MODELS); do $(BIN)/sojourn pull $$model || exit 1; done
 	$(BIN)/python -m pytest -m models $(ARGS)
+
+# The page in a real browser, which `make test-tools` installs.
+test-browser: dev
+	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
+screenshots: dev
+	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
+	$(BIN)/python -m tests.browser.screenshots
 
 test-all: test test-models
 
@@ -96,8 +106,12 @@ test-clang: dev test-tools
 	$(BIN)/cmake --build build/clang
 	build/clang/self_check
 
-test-tools:
+test-tools: browser-tools
 	@sh tools/install_check_tools.sh
+
+# As root, on Debian and its relatives.
+browser-tools:
+	apt-get install --yes --no-install-recommends chromium fonts-noto-cjk
 
 # Each program measures the ceilings it shows shares of in the same run.
 bench-native: dev

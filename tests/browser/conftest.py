@@ -37,15 +37,20 @@ def load(server: Server) -> Iterator[Load]:
         yield busy
 
 
+def chromium() -> str:
+    """Path of the browser: Debian's, or a Chrome."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    assert found is not None, "no Chromium found: run `make test-tools`"
+    return found
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     # Here: only `make test-browser` installs it, and `make test` collects these files too.
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    assert chromium is not None, "no Chromium found: run `make test-tools`"
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield launched
         launched.close()
 

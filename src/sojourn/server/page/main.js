@@ -34,8 +34,17 @@ let changes = new Set();
 const feed = new Feed({ snapshot: store.applySnapshot, delta: store.applyDelta, phase: store.setConnection });
 
 function route() {
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   return { name: name in VIEWS ? name : "requests", parameters: rest };
+}
+
+/** A part of the address; one that is no valid encoding stands for itself. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 function show() {
@@ -43,6 +52,7 @@ function show() {
   shown?.view.destroy?.();
   shown = null;
   root.replaceChildren();
+  root.scrollTop = 0;
   const { phase } = store.state.connection;
   const { name, parameters } = route();
   for (const link of top.querySelectorAll("nav a")) setAttribute(link, "aria-current", link.dataset.view === name && "page");
@@ -164,7 +174,10 @@ store.subscribe((change) => {
   schedule(change);
 });
 
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => {
+  show();
+  if (document.activeElement === document.body) root.focus(); // so that Tab goes on in the view, not at the top
+});
 addEventListener("keydown", (event) => {
   const typing = event.target.matches("input, textarea, select");
   if (event.key === "Escape") hideTip();

@@ -1,6 +1,6 @@
 // Where a request's time went: the sum of its parts with the remainder, and the stations of its life in order. Views of a record.
 
-import { h, panel, s } from "./dom.js";
+import { h, panel, s, segmented, setText } from "./dom.js";
 import { ms, percent, tick, tickStep } from "./format.js";
 import { named, t } from "./i18n.js";
 import { STATIONS, lengthOf, stationsOf } from "./stations.js";
@@ -13,11 +13,35 @@ function partsOf(account) {
   return [...known, ...others].map((name) => [name, account.parts[name]]);
 }
 
-/** The TTFT or the whole time as one bar and one table; `chooser` switches between them. */
-export function accountPanel(record, which, chooser) {
-  const account = record[which];
-  const title = h("div", { class: "panel-title" }, h("h2", {}, t(`request.${which}_account`)), chooser);
-  if (!account?.parts) return h("section", { class: "panel account" }, title, h("p", { class: "empty" }, t(`request.${which}_open`)));
+/** The TTFT or the whole time as one bar and one table. Owns which of the two is shown, for every request. */
+export class AccountPanel {
+  static which = "ttft";
+
+  constructor(record) {
+    const pick = (value) => {
+      AccountPanel.which = value;
+      this.update(this.record);
+    };
+    const choices = [["ttft", t("request.ttft")], ["e2e", t("request.e2e")]];
+    this.title = h("h2", {});
+    this.body = h("div", {});
+    this.element = h("section", { class: "panel account" },
+      h("div", { class: "panel-title" }, this.title, segmented(t("request.account"), choices, AccountPanel.which, pick)), this.body);
+    this.update(record);
+  }
+
+  update(record) {
+    this.record = record;
+    setText(this.title, t(`request.${AccountPanel.which}_account`));
+    const body = accountBody(record[AccountPanel.which], AccountPanel.which);
+    if (body.isEqualNode(this.body)) return;
+    this.body.replaceWith(body);
+    this.body = body;
+  }
+}
+
+function accountBody(account, which) {
+  if (!account) return h("div", {}, h("p", { class: "empty" }, t(`request.${which}_open`)));
   const { total_ms: total, unattributed_ms: rest } = account;
   const parts = partsOf(account);
   const rows = [...parts, ["unattributed", rest]].map(([name, value]) =>
@@ -28,7 +52,7 @@ export function accountPanel(record, which, chooser) {
       h("td", { class: "share" }, share(name, value, total))));
   rows.push(h("tr", { class: "total" }, h("th", { scope: "row" }, t("request.total")), h("td", { class: "number" }, ms(total)),
     h("td", { class: "number" }, "100%"), h("td", {})));
-  return h("section", { class: "panel account" }, title, stack([...parts, ["unattributed", Math.max(0, rest)]], total),
+  return h("div", {}, stack([...parts, ["unattributed", Math.max(0, rest)]], total),
     h("table", { class: "account" }, h("tbody", {}, rows)));
 }
 

@@ -1,10 +1,10 @@
 // View 2: one request. Fetches its full record, again while it lives, and puts the parts together. Owns the record shown.
 
 import { download, getJson } from "./api.js";
-import { facts, h, hideTip, segmented, setText } from "./dom.js";
+import { facts, h, hideTip, setText } from "./dom.js";
 import { clock, count, ms } from "./format.js";
 import { named, t } from "./i18n.js";
-import { accountPanel, lifePanel } from "./request_account.js";
+import { AccountPanel, lifePanel } from "./request_account.js";
 import { eventsPanel, prefixPanel, stepsPanel, waitsPanel } from "./request_history.js";
 import { TokenStrip } from "./request_tokens.js";
 import { LIVE_STATES } from "./stations.js";
@@ -14,7 +14,6 @@ import { stateText } from "./view_requests.js";
 
 const REFETCH_MS = 400;
 let lastShown = null;
-let account = "ttft";
 
 export function mount(root, [wanted, mode]) {
   const id = wanted ? wanted : lastShown ?? requestsNewestFirst()[0]?.request_id;
@@ -93,13 +92,7 @@ class RequestView {
     this.shape = shapeOf(record, this.stepping);
     this.header = h("header", { class: "request-header" });
     const strip = new TokenStrip(record);
-    const pick = (value) => {
-      account = value;
-      refresh();
-    };
-    const choose = segmented(t("request.account"), [["ttft", t("request.ttft")], ["e2e", t("request.e2e")]], account, pick);
-    const sums = new Rebuilt((each) => accountPanel(each, account, choose), record);
-    const refresh = () => sums.update(this.view());
+    const sums = new AccountPanel(record);
     const walk = this.stepping ? new StepThrough(record) : null;
     const steps = new Rebuilt(stepsPanel, record);
     const sides = [eventsPanel, waitsPanel, prefixPanel].map((make) => new Rebuilt(make, record));

@@ -215,6 +215,7 @@ function fillRow(row, record, frame) {
 export function stateText(record) {
   if (record.waiting_reason) return `${named("state", "queued")} \u00b7 ${named("reason", record.waiting_reason)}`;
   if (record.state === "finished" && record.finish_reason) return named("finish", record.finish_reason);
+  if (record.state === "failed" && record.status) return `${named("state", "failed")} \u00b7 ${record.status}`;
   return named("state", record.state);
 }
 
