@@ -19,7 +19,7 @@ SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pypro
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
-.PHONY: test-browser browser-tools screenshots lint format bench bench-native peers compare accuracy measure-install measure-ready clean
+.PHONY: test-browser screenshots lint format bench bench-native peers compare accuracy measure-install measure-ready clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
@@ -106,12 +106,8 @@ test-clang: dev test-tools
 	$(BIN)/cmake --build build/clang
 	build/clang/self_check
 
-test-tools: browser-tools
+test-tools:
 	@sh tools/install_check_tools.sh
-
-# As root, on Debian and its relatives.
-browser-tools:
-	apt-get install --yes --no-install-recommends chromium fonts-noto-cjk
 
 # Each program measures the ceilings it shows shares of in the same run.
 bench-native: dev

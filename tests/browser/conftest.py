@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 # Little memory and few slots, so that requests wait, share, are preempted and evicted within seconds.
-TIGHT = ("--threads", "1", "--max-num-seqs", "4", "--num-kv-blocks", "18", "--max-num-batched-tokens", "128")
+BLOCKS = 14
+TIGHT = ("--threads", "1", "--max-num-seqs", "4", "--num-kv-blocks", str(BLOCKS), "--max-num-batched-tokens", "128")
 VIEWS = ("requests", "request", "steps", "kv", "queue", "histograms", "playground", "system")
 
 Open = Callable[..., "Page"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import BLOCKS, Open
 from tests.browser.load import Load, get_json
 from tests.servers import Server
 
@@ -167,6 +168,35 @@ def test_step_through_walks_the_whole_life(view: Open, server: Server) -> None:
     assert walk.locator(".counter").inner_text() == f"{last - 1} / {last}"
 
 
+def preempted(server: Server) -> dict[str, Any]:
+    """The full record of a request that lost its blocks to another and finished all the same."""
+    for _ in range(240):
+        for summary in get_json(f"{server.url()}/v1/requests?state=finished")["data"]:
+            if summary["preemptions"]:
+                return get_json(f"{server.url()}/v1/requests/{summary['request_id']}")  # type: ignore[no-any-return]
+        time.sleep(0.5)
+    raise AssertionError("no request was preempted")
+
+
+def test_a_preemption_is_an_event_and_a_stop(view: Open, server: Server) -> None:
+    record = preempted(server)
+    page = view(f"request/{record['request_id']}/steps")
+    walk = page.locator(".walk")
+    walk.wait_for()
+    assert "preempted, " in page.inner_text(".events")
+    titles = [walk.locator("strong").first.inner_text()]
+    while walk.locator(".next").is_enabled():
+        walk.press("ArrowRight")
+        titles.append(walk.locator("strong").first.inner_text())
+        if titles[-1].startswith("Preempted"):
+            assert "Live KV: 0 positions" in walk.inner_text()
+    names = [title.split(" \u00b7 ")[0] for title in titles]
+    assert names.count("Preempted") == len(record["preemptions"])
+    assert names[-1] == "Stop and release"
+    decodes = sum(step["kind"] == "decode" for step in record["steps"])
+    assert f"Decode {decodes}" in names
+
+
 def test_engine_steps_say_who_was_in_them(view: Open) -> None:
     page = view("steps")
     until(page, "document.querySelectorAll('.members tbody tr').length > 0")
@@ -191,11 +221,11 @@ def test_engine_steps_say_who_was_in_them(view: Open) -> None:
 def test_kv_blocks_have_states_owners_and_evictions(view: Open, server: Server) -> None:
     page = view("kv")
     grid = page.locator("canvas.picker")
-    assert grid.get_attribute("aria-valuemax") == "17"
+    assert grid.get_attribute("aria-valuemax") == str(BLOCKS - 1)
     until(page, "/evicted while watched [1-9]/.test(document.querySelector('.legend').textContent)")
     legend = page.inner_text(".legend")
     states = [int(re.search(rf"{name} (\d+)", legend)[1]) for name in ("live", "cached", "free")]  # type: ignore[index]
-    assert sum(states) == 18
+    assert sum(states) == BLOCKS
     press(grid, "Home", "ArrowRight")
     assert grid.get_attribute("aria-valuetext").startswith("Block 1 (32 tokens), ")
     until(page, "document.querySelectorAll('.holders tr').length > 0")
@@ -259,7 +289,7 @@ def test_the_system_says_where_each_setting_came_from(view: Open) -> None:
     settings = {
         row.split("\t")[0]: row.split("\t")[1:] for row in page.locator(".configuration tbody tr").all_inner_texts()
     }
-    assert settings["--num-kv-blocks"] == ["18", "flag"]
+    assert settings["--num-kv-blocks"] == [str(BLOCKS), "flag"]
     assert settings["--host"] == ["127.0.0.1", "default"]
     assert page.locator(".startup rect").count() >= 3
 

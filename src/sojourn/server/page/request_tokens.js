@@ -9,6 +9,7 @@ import { CAUSES, causeColour, colour, samplingSteps } from "./stations.js";
 
 const HEIGHT = 96;
 const WIDEST = 14;
+const CUT = 6; // bars end at so many times the median, so that one long gap does not flatten all others
 
 export class TokenStrip {
   constructor(record) {
@@ -59,15 +60,16 @@ export class TokenStrip {
     this.causes = new Map((record.itl_causes ?? []).map((each) => [each.index, each]));
     this.sampling = samplingSteps(record);
     const times = record.itl_ms ?? [];
-    this.top = Math.max(0.001, ...times);
     const sorted = [...times].sort((a, b) => a - b);
+    this.top = Math.max(0.001, Math.min(sorted.at(-1) ?? 0, CUT * percentile(sorted, 0.5)));
     const tally = new Map();
     times.forEach((_, index) => tally.set(this.cause(index).cause, (tally.get(this.cause(index).cause) ?? 0) + 1));
     const causes = [...CAUSES, ...[...tally.keys()].filter((name) => !CAUSES.includes(name))];
     const shares = [[0.5, "p50"], [0.9, "p90"], [0.99, "p99"], [1, "max"]].map(([share, name]) =>
       h("span", { class: "figure" }, `${name} ${ms(percentile(sorted, share))}`));
     this.legend.replaceChildren(...causes.filter((name) => tally.has(name)).map((name) =>
-      h("span", {}, swatch(causeColour(name)), `${named("cause", name)} ${count(tally.get(name))}`)), ...(times.length ? shares : []));
+      h("span", {}, swatch(causeColour(name)), `${named("cause", name)} ${count(tally.get(name))}`)), ...(times.length ? shares : []),
+      this.top < sorted.at(-1) ? t("itl.cut", { time: ms(this.top) }) : "");
     this.picker.canvas.parentElement.hidden = times.length === 0;
     this.detail();
     this.picker.draw();
@@ -102,10 +104,12 @@ export class TokenStrip {
     const pitch = this.pitch(width);
     const gap = pitch > 4 ? 1 : 0;
     times.forEach((time, index) => {
-      const tall = Math.max(2, ((height - 4) * time) / this.top);
+      const isCut = time > this.top;
+      const tall = Math.max(2, ((height - 4) * Math.min(time, this.top)) / this.top);
       context.fillStyle = colour(`c-${causeColour(this.cause(index).cause)}`);
       context.globalAlpha = hovered === index ? 0.7 : 1;
       context.fillRect(index * pitch, height - tall, Math.max(0.5, pitch - gap), tall);
+      if (isCut) context.clearRect(index * pitch, 10, pitch, 3);
     });
     context.globalAlpha = 1;
     if (this.selected >= 0 && this.selected < times.length) {

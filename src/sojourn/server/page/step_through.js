@@ -8,7 +8,6 @@ import { LIVE_STATES } from "./stations.js";
 
 const MOST_CELLS = 400; // beyond that, one cell stands for several tokens
 const FRONTEND = ["receive", "render", "tokenize", "send"];
-const ENGINE = ["queue", "prefix", "prefill", "sample"];
 const BACK = ["return", "detokenize", "stream"];
 
 /**
@@ -142,8 +141,8 @@ export class StepThrough {
     const box = (name, stations) => h("div", { class: "process" }, h("h3", {}, t(`where.${name}`)), h("ul", {}, stations.map((station) =>
       stationItem(station, stop.active.includes(station)))));
     const extra = ["decode", "recompute", "preempted"].filter((name) => stop.active.includes(name));
-    this.where.replaceChildren(box("frontend", [...FRONTEND, ...BACK]),
-      box("engine", [...ENGINE.filter((name) => name !== "prefill" || !extra.length), ...extra, ...(stop.active.includes("finish") ? ["finish"] : [])]));
+    this.where.replaceChildren(box("frontend", [...FRONTEND, ...BACK, "finish"]),
+      box("engine", ["queue", "prefix", ...(extra.length ? extra : ["prefill"]), "sample"]));
   }
 }
 
