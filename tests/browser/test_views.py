@@ -267,6 +267,20 @@ def test_a_bar_of_a_histogram_filters_the_requests(view: Open) -> None:
     until(page, "count => document.querySelectorAll('tbody tr').length > count", count)
 
 
+def test_times_between_tokens_are_those_of_the_records(view: Open, server: Server) -> None:
+    """The page derives them from steps, the records from their own stamps."""
+    page = view("histograms")
+    opened_ms = page.evaluate("async () => (await import('/static/store.js')).now()")
+    url = f"{server.url()}/v1/requests?state=finished&since={opened_ms}"
+    until(page, "async url => (await (await fetch(url)).json()).data.length >= 3", url)
+    page.wait_for_timeout(1000)
+    held = "async id => (await import('/static/store.js')).state.tokenTimes.samples.filter(s => s.id === id)"
+    for summary in get_json(url)["data"][-3:]:
+        record = get_json(f"{server.url()}/v1/requests/{summary['request_id']}")
+        derived = [sample["ms"] for sample in page.evaluate(held, record["request_id"])]
+        assert derived == pytest.approx(record["itl_ms"], abs=0.01)
+
+
 def test_the_playground_explains_its_tokens(view: Open) -> None:
     page = view("playground")
     page.fill("input[type=number] >> nth=0", "24")

@@ -69,7 +69,7 @@ function stack(parts, total) {
   let x = 0;
   const shown = parts.filter(([, value]) => value > 0).map(([name, value]) => {
     const width = (100 * value) / total;
-    const label = width > 9 ? h("span", {}, `${named("station", name)} ${percent(value, total)}`) : null;
+    const label = width > 14 ? h("span", {}, `${named("station", name)} ${percent(value, total)}`) : null;
     const cell = h("div", { class: `stack-part b-${name}`, title: `${named("station", name)} ${ms(value)} ${percent(value, total)}` }, label);
     cell.style.left = `${x}%`;
     cell.style.width = `${width}%`;

@@ -50,10 +50,10 @@ export function applySnapshot(snapshot) {
   if (state.system?.started_at !== snapshot.system.started_at) forgetAll();
   clockOffset = performance.now() - snapshot.now_ms;
   state.system = snapshot.system;
-  for (const record of [...snapshot.requests].reverse()) keep(record);
-  dropVanished(snapshot.requests);
   const newest = state.steps.at(-1)?.step ?? -1;
   addSteps(snapshot.steps.filter((step) => step.step > newest));
+  for (const record of [...snapshot.requests].reverse()) keep(record);
+  dropVanished(snapshot.requests);
   state.queue = snapshot.queue;
   state.kv = blocksOf(snapshot.kv);
   state.stats = snapshot.stats ?? {};
@@ -62,8 +62,8 @@ export function applySnapshot(snapshot) {
 
 export function applyDelta(delta) {
   clockOffset = performance.now() - delta.now_ms;
+  addSteps(delta.steps ?? []); // before the requests that ended with them
   for (const record of delta.requests ?? []) keep(record);
-  addSteps(delta.steps ?? []);
   if (delta.queue) state.queue = delta.queue;
   if (delta.kv) changeBlocks(delta.kv);
   if (delta.stats) state.stats = delta.stats;

@@ -183,6 +183,7 @@ function fillMessage(place, message) {
     const span = text.children[index] ?? text.appendChild(h("span", { class: "token", tabindex: -1, role: "button" }, token.text));
     span.token = token;
     setAttribute(span, "data-shade", shadeOf(message, token));
+    span.classList.toggle("control", /^<\|.*\|>$/.test(token.text)); // ends the reply, and is no part of its text
   });
   if (!message.tokens.length) setText(text, message.text || (running ? "\u2026" : ""));
   else if (text.firstChild.nodeType === Node.TEXT_NODE) text.firstChild.remove();
