@@ -159,6 +159,10 @@ function paintTokens(context, step, x, wide, top) {
     context.fillRect(x, y - tall, wide, tall);
     y -= tall;
   }
+  const line = LANES.tokens[0] + height * (1 - step.budget / top); // a step with a long prompt in progress may spend less
+  if (line < LANES.tokens[0]) return;
+  context.fillStyle = colour("c-budget");
+  context.fillRect(x, Math.round(line), settings.pitch, 1);
 }
 
 function paintMemory(context, step, x, wide, longest) {
@@ -176,7 +180,7 @@ function paintMemory(context, step, x, wide, longest) {
   }
 }
 
-/** The base line of each lane, its name and its scale; the budget where it fits. */
+/** The base line of each lane, its name and its scale. */
 function paintLines(context, width, { tallest, budget, top, slowest }) {
   context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const lanes = [["tokens", t("steps.lane_tokens", { count: count(tallest) })], ["time", t("steps.lane_time", { time: ms(slowest / 1.08) })],
@@ -189,15 +193,6 @@ function paintLines(context, width, { tallest, budget, top, slowest }) {
   }
   if (!budget) return;
   const y = LANES.tokens[0] + LANES.tokens[1] * (1 - budget / top);
-  if (y >= 0) {
-    context.strokeStyle = colour("c-budget");
-    context.setLineDash([5, 3]);
-    context.beginPath();
-    context.moveTo(0, Math.round(y) + 0.5);
-    context.lineTo(width, Math.round(y) + 0.5);
-    context.stroke();
-    context.setLineDash([]);
-  }
   context.textAlign = "right";
   label(context, `${y >= 0 ? "" : "\u2191 "}${t("steps.budget")} ${count(budget)}`, width - 4, Math.max(11, y + 13));
   context.textAlign = "left";
