@@ -72,13 +72,13 @@ test-models: dev
 	for model in $(DEFAULT_MODEL) $(OTHER_MODELS); do $(BIN)/sojourn pull $$model || exit 1; done
 	$(BIN)/python -m pytest -m models $(ARGS)
 
-# The page in a real browser, which `make test-tools` installs.
-test-browser: dev
+# The page in a real browser.
+test-browser: dev test-tools
 	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
-	$(BIN)/python -m pytest -m browser $(ARGS)
+	$(BIN)/python -m pytest tests/browser $(ARGS)
 
-screenshots: dev
+screenshots: dev test-tools
 	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
 	$(BIN)/python -m tests.browser.screenshots
 

@@ -16,7 +16,9 @@ from sojourn.server.sse import encode_json
 from tests.server.fake_engine import ByteTokenizer, FakeDelta
 
 MODEL = 'a "model" / \N{SNOWMAN}'
-TEXTS = st.text(alphabet=st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('"\\/\b\n\x00\x7f\u2028😀')))
+TEXTS = st.text(
+    alphabet=st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('"\\/\b\n\x00\x7f\u2028😀'))
+)
 
 
 @st.composite

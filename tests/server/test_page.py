@@ -39,7 +39,6 @@ def locked() -> Iterator[httpx.Client]:
     ("path", "content_type"),
     [
         ("/", "text/html; charset=utf-8"),
-        ("/static/index.html", "text/html; charset=utf-8"),
         ("/static/style.css", "text/css; charset=utf-8"),
         ("/static/main.js", "text/javascript; charset=utf-8"),
         ("/static/icon.svg", "image/svg+xml"),
@@ -56,8 +55,8 @@ def test_the_shell_is_open_and_typed(locked: httpx.Client, path: str, content_ty
 
 
 def test_every_file_is_sent_under_a_policy_that_admits_only_this_server(locked: httpx.Client) -> None:
-    for name in FILES:
-        policy = locked.get(f"/static/{name}").headers["content-security-policy"]
+    for path in ("/", *(f"/static/{name}" for name in FILES if name != "index.html")):
+        policy = locked.get(path).headers["content-security-policy"]
         parts = dict(part.strip().split(" ", 1) for part in policy.split(";"))
         assert parts.pop("default-src") == "'none'"
         assert parts.pop("img-src") == "'self' data:"
@@ -75,7 +74,9 @@ def test_an_unchanged_file_is_not_sent_twice(locked: httpx.Client) -> None:
     assert locked.get("/static/main.js", headers={"if-none-match": '"other"'}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/static/", "/static/nope.js", "/static/../routes_page.py", "/static/%2e%2e/auth.py"])
+@pytest.mark.parametrize(
+    "path", ["/static/", "/static/nope.js", "/static/index.html", "/static/../routes_page.py", "/static/%2e%2e/auth.py"]
+)
 def test_nothing_but_the_files_is_served(locked: httpx.Client, path: str) -> None:
     assert locked.get(path).status_code in {401, 404}
 
@@ -111,7 +112,7 @@ def test_every_import_of_a_module_leads_to_a_file() -> None:
         for target in re.findall(r"^import .*?from \"\./(.+?)\";", text, re.M | re.S):
             assert target in FILES, (name, target)
     shell = FILES["index.html"].body.decode()
-    assert set(re.findall(r'"/static/(.+?)"', shell)) <= set(FILES)
+    assert set(re.findall(r'"static/(.+?)"', shell)) == {"icon.svg", "style.css", "main.js"}
 
 
 def test_both_languages_have_the_same_texts() -> None:

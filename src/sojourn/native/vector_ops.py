@@ -121,7 +121,9 @@ class PagedKV:
         """k, v [tokens, kv_heads * head_dim] of the positions `first` onward."""
         self._kernels.write(block_table, first, k, v)
 
-    def attend(self, block_table: NDArray[np.int32], positions: NDArray[np.int64], q: Array, *, tile: int = 24) -> Array:
+    def attend(
+        self, block_table: NDArray[np.int32], positions: NDArray[np.int64], q: Array, *, tile: int = 24
+    ) -> Array:
         """Single-threaded attention of q [rows, heads * head_dim], row r being the sequence's token at positions[r].
 
         `tile` query vectors (1 to 24) go into one work item, whose bits must not depend on it. Same shape as q.

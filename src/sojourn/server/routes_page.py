@@ -17,6 +17,7 @@ CONTENT_TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+SHELL = "index.html"  # names its files relative to the root, so that a proxy may put the server under a path
 # Scripts, styles and data come from this server only, and nothing may frame the page. Ids and names come from clients;
 # the page writes them as text, and this is the second lock.
 SECURITY_HEADERS = {
@@ -52,13 +53,13 @@ FILES = _load()
 @router.head("/")
 @router.get("/")
 async def shell(request: Request) -> Response:
-    return _answer(request, "index.html")
+    return _answer(request, SHELL)
 
 
 @router.head("/static/{name}")
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    if name not in FILES:
+    if name not in FILES or name == SHELL:
         raise HTTPException(404)
     return _answer(request, name)
 

@@ -8,11 +8,12 @@ export function setApiKey(key) {
   sessionStorage.setItem(STORED, key);
 }
 
-/** fetch with the Authorization header, and never from the browser's cache. */
+/** fetch with the Authorization header, never from the browser's cache. Paths count from where this server's root is, which
+ * behind a proxy need not be the root of the host. */
 export function request(path, options = {}) {
   const key = apiKey();
   const headers = { ...options.headers, ...(key === null ? {} : { authorization: `Bearer ${key}` }) };
-  return fetch(path, { cache: "no-store", ...options, headers });
+  return fetch(new URL(`..${path}`, import.meta.url), { cache: "no-store", ...options, headers });
 }
 
 /** The JSON of a GET, or an Error with the server's own message. */
