@@ -4,6 +4,7 @@
 #   make test                         lint, then every test that needs at most the default model
 #   make test-all                     the same, then the tests of the other two models
 #   make test-native                  the kernels without Python: sanitizers, an emulated ARM processor, clang
+#   make test-browser                 the page in headless Chromium, against a real server
 
 # The first interpreter that runs and is new enough (a version manager's shim may exist and not run).
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,11 +20,13 @@ SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pypro
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
-.PHONY: lint format bench bench-native peers compare accuracy measure-install measure-ready measure-frontend clean
+.PHONY: test-browser screenshots lint format bench bench-native peers compare accuracy
+.PHONY: measure-install measure-ready measure-frontend clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
-	@echo "   make setup | lint | format | bench | bench-native | peers | compare | accuracy | measure-install | measure-ready | measure-frontend | clean"
+	@echo "   make setup | lint | format | screenshots | bench | bench-native | peers | compare | accuracy"
+	@echo "   make measure-install | measure-ready | measure-frontend | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -66,11 +69,21 @@ format: dev
 
 test: lint
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
-	$(BIN)/python -m pytest -m "not models" $(ARGS)
+	$(BIN)/python -m pytest -m "not models and not browser" $(ARGS)
 
 test-models: dev
 	for model in $(DEFAULT_MODEL) $(OTHER_MODELS); do $(BIN)/sojourn pull $$model || exit 1; done
 	$(BIN)/python -m pytest -m models $(ARGS)
+
+# The page in a real browser.
+test-browser: dev test-tools
+	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python -m pytest tests/browser $(ARGS)
+
+screenshots: dev test-tools
+	$(PIP) install $(shell sed -n 's/^browser = \[\(.*\)\]/\1/p' pyproject.toml)
+	$(BIN)/python -m tests.browser.screenshots
 
 test-all: test test-models
 

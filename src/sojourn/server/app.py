@@ -15,6 +15,7 @@ from sojourn.server import (
     routes_completions,
     routes_health,
     routes_models,
+    routes_page,
     routes_timeline,
     routes_tokenize,
 )
@@ -58,7 +59,15 @@ def create_app(
     app.add_middleware(ApiKeys, keys=config.api_key)
     app.add_middleware(ErrorBoundary)
     app.add_middleware(RequestIdHeader, metrics=metrics, recorder=recorder)
-    for routes in (routes_chat, routes_completions, routes_models, routes_tokenize, routes_health, routes_timeline):
+    for routes in (
+        routes_chat,
+        routes_completions,
+        routes_models,
+        routes_tokenize,
+        routes_health,
+        routes_timeline,
+        routes_page,
+    ):
         app.include_router(routes.router)
     docs_page.install(app)
     error_map.install(app)
