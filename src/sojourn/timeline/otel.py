@@ -28,7 +28,7 @@ from sojourn.timeline.records import RequestRecord
 from sojourn.timeline.spans import Span, request_span
 
 TRACES_PATH = "/v1/traces"
-_CLOSE_MS = 3000
+SEND_SECONDS = 3.0  # for one batch, attempts and pauses together; also how long a dead collector delays the end
 
 
 class Tracing:
@@ -72,7 +72,7 @@ class Tracing:
         sent.end(end_time=span.end_ns)
 
     def close(self) -> None:
-        self._provider.force_flush(_CLOSE_MS)
+        self._provider.force_flush()
         self._provider.shutdown()
 
 
@@ -88,4 +88,4 @@ def otlp_tracing(endpoint: str) -> Tracing:
         )
     if parts.path in ("", "/"):
         endpoint = parts._replace(path=TRACES_PATH).geturl()
-    return Tracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return Tracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=SEND_SECONDS)))
