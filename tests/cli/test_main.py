@@ -43,7 +43,7 @@ def test_serve_help_shows_flags_but_not_those_that_are_not_built(sojourn):
     out = sojourn("serve", "--help").out
     assert "--max-num-batched-tokens" in out
     assert "--enable-prefix-caching / --no-enable-prefix-caching" in out
-    assert "--timings" not in out
+    assert "--tool-call-parser" not in out
 
 
 def test_version(sojourn):
