@@ -1,10 +1,10 @@
 #!/bin/sh
 # Installs what tests need beyond the project's own tools: for the kernels a cross compiler, an emulator and clang, for the
-# page a browser.
+# page a browser, for the metrics promtool.
 # Exit status 1: something is missing and can't be installed here; says what.
 set -eu
 missing=""
-for tool in aarch64-linux-gnu-g++:g++-aarch64-linux-gnu qemu-aarch64:qemu-user clang++:clang chromium:chromium; do
+for tool in aarch64-linux-gnu-g++:g++-aarch64-linux-gnu qemu-aarch64:qemu-user clang++:clang chromium:chromium promtool:prometheus; do
   command -v "${tool%%:*}" >/dev/null || missing="$missing ${tool#*:}"
 done
 [ -n "$missing" ] || { echo "make test-tools: all there"; exit 0; }

@@ -121,6 +121,9 @@ class ServerConfig:
     record_text: bool = option(False, "Keep prompts and outputs in the records of requests.")
     in_process: bool = option(False, "Run the engine in a thread of the server process.")
     metrics_prefix: Literal["sojourn", "vllm"] = option("sojourn", "Prefix of the Prometheus metrics.")
+    otlp_traces_endpoint: str | None = option(
+        None, "Send a span per request to this OpenTelemetry collector, e.g. http://127.0.0.1:4318. Default: nowhere."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "Least severe log lines to print.")
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sojourn import __version__
 
-COMMANDS = ("serve", "chat", "generate", "pull", "list", "doctor", "bench")
+COMMANDS = ("serve", "chat", "generate", "pull", "list", "doctor", "bench", "trace")
 
 
 def test_the_commands_that_exist_are_listed_and_no_others(sojourn):
@@ -43,7 +43,7 @@ def test_serve_help_shows_flags_but_not_those_that_are_not_built(sojourn):
     out = sojourn("serve", "--help").out
     assert "--max-num-batched-tokens" in out
     assert "--enable-prefix-caching / --no-enable-prefix-caching" in out
-    assert "--timings" not in out
+    assert "--tool-call-parser" not in out
 
 
 def test_version(sojourn):
@@ -51,9 +51,9 @@ def test_version(sojourn):
 
 
 def test_a_refused_flag_is_one_line_and_exit_code_1(sojourn):
-    ran = sojourn("serve", "--otlp-traces-endpoint", "http://x")
+    ran = sojourn("serve", "--tool-call-parser", "hermes")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "sojourn: --otlp-traces-endpoint is not built yet; leave it out.\n"
+    assert ran.err == "sojourn: --tool-call-parser is not built yet; leave it out.\n"
 
 
 def test_a_usage_error_is_exit_code_2(sojourn):

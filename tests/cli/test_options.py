@@ -134,8 +134,8 @@ def test_a_flag_whose_feature_is_not_built_is_refused_by_name(parse, name):
 def test_such_a_flag_is_refused_from_environment_and_file_too(parse):
     with pytest.raises(StartupError, match="--tool-call-parser is not built yet"):
         parse(file="tool-call-parser: hermes\n")
-    with pytest.raises(StartupError, match="--otlp-traces-endpoint is not built yet"):
-        parse(env={"SOJOURN_OTLP_TRACES_ENDPOINT": "http://x"})
+    with pytest.raises(StartupError, match="--reasoning-parser is not built yet"):
+        parse(env={"SOJOURN_REASONING_PARSER": "x"})
 
 
 def test_a_value_whose_feature_is_not_built_is_refused_by_name(parse):

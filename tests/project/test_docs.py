@@ -10,7 +10,7 @@ from sojourn.cli.options import NOT_BUILT_FLAGS, flag, option_fields
 from sojourn.weights.catalogue import CATALOGUE
 
 READMES = ("README.md", "README.zh-CN.md")
-OTHER_FLAGS = {"--config", "--help", "--url", "--tokens"}  # the last one is make accuracy's
+OTHER_FLAGS = {"--config", "--help", "--url", "--tokens", "--last", "--lang"}  # the last one is make accuracy's
 
 
 @pytest.fixture(params=READMES)

@@ -43,6 +43,7 @@ CONFINED = {
     "uvicorn": {"server"},
     "pydantic": {"server"},
     "prometheus_client": {"server", "timeline"},
+    "opentelemetry": {"timeline"},
     "zmq": {"ipc"},
     "tokenizers": {"frontend"},
     "jinja2": {"frontend"},

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import httpx
 import openai
@@ -19,6 +19,7 @@ from sojourn.config import ServerConfig
 from sojourn.server.app import create_app
 from sojourn.server.seam import Engine
 from sojourn.server.serve import uvicorn_config
+from sojourn.timeline.finished import View
 from sojourn.timeline.recorder import Recorder
 from tests.server.fake_engine import FakeEngine
 
@@ -80,9 +81,14 @@ def running(
     scheduling_policy: str = "fcfs",
     around: EngineContext | None = None,
     recorder: Recorder | None = None,
+    views: Sequence[View] = (),
 ) -> Iterator[Live]:
     app = create_app(
-        engine, config or ServerConfig(), scheduling_policy=scheduling_policy, recorder=recorder or Recorder()
+        engine,
+        config or ServerConfig(),
+        scheduling_policy=scheduling_policy,
+        recorder=recorder or Recorder(),
+        views=views,
     )
     live = Live(app, engine or FakeEngine(), around)
     live.start()

@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from sojourn.config import FrontendConfig
+from sojourn.config import FrontendConfig, ServerConfig
 from sojourn.executor.scripted import Line
 from sojourn.frontend.async_llm import AsyncLLM
+from sojourn.timeline.finished import View
 from sojourn.timeline.recorder import Recorder
 from tests.frontend.byte_tokenizer import byte_ids, word_ids
 from tests.frontend.llms import scripted
@@ -33,8 +34,15 @@ ENDLESS = {"max_tokens": 4000, "ignore_eos": True}
 
 
 @contextlib.contextmanager
-def serving(lines: Sequence[Line] = LINES, **options: Any) -> Iterator[tuple[Live, httpx.Client]]:
-    recorder = Recorder()
+def serving(
+    lines: Sequence[Line] = LINES,
+    *,
+    recorder: Recorder | None = None,
+    config: ServerConfig | None = None,
+    views: Sequence[View] = (),
+    **options: Any,
+) -> Iterator[tuple[Live, httpx.Client]]:
+    recorder = recorder or Recorder()
 
     @contextlib.asynccontextmanager
     async def around() -> AsyncIterator[AsyncLLM]:
@@ -42,7 +50,7 @@ def serving(lines: Sequence[Line] = LINES, **options: Any) -> Iterator[tuple[Liv
             yield llm
 
     with (
-        running(None, around=around(), recorder=recorder) as live,
+        running(None, config, around=around(), recorder=recorder, views=views) as live,
         httpx.Client(base_url=live.url, timeout=30, trust_env=False) as http,
     ):
         wait_for(lambda: http.get("/ready").status_code == 200)

@@ -122,6 +122,29 @@ def doctor(
     doctor_command(model, host=host, port=port)
 
 
+@app.command()
+def trace(
+    request_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The `id` of a reply, also its x-request-id header.")
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="The request that arrived last.")] = False,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A saved answer of /v1/requests/ID instead of a server.")
+    ] = None,
+    *,
+    url: Annotated[str, typer.Option(help="The server that has the record.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[str | None, typer.Option(help="The server's key.", envvar="SOJOURN_API_KEY")] = None,
+    lang: Annotated[Literal["en", "zh"], typer.Option(help="Language of the table.")] = "en",
+) -> None:
+    """Show where the time of a request went: a line for each step, then its time to first token in parts."""
+    if [request_id is not None, last, file is not None].count(True) != 1:
+        raise typer.BadParameter("give one of ID, --last and --file FILE.")
+    from sojourn.cli.remote_server import RemoteServer  # here: http libraries take longer than --help may
+    from sojourn.cli.trace import trace_command
+
+    trace_command(request_id, file, RemoteServer(url, api_key), lang)
+
+
 @bench.command("serve")
 def bench_serve(
     *,

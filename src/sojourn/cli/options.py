@@ -30,7 +30,6 @@ _SOURCES: dict[str, Source] = {"COMMANDLINE": "flag", "ENVIRONMENT": "environmen
 NOT_BUILT_FLAGS: dict[str, type] = {
     "tool_call_parser": str,
     "reasoning_parser": str,
-    "otlp_traces_endpoint": str,
 }
 # The values of known flags that can be had today, where more are planned.
 BUILT_VALUES: dict[str, tuple[str, ...]] = {

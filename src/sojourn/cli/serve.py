@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,7 +12,12 @@ from sojourn.cli import listener
 from sojourn.cli.library_pools import limit_library_pools
 from sojourn.cli.options import Settings
 from sojourn.env import keep_records
+from sojourn.errors import StartupError
 from sojourn.timeline.system import SystemFacts
+
+if TYPE_CHECKING:
+    from sojourn.timeline.otel import Tracing
+    from sojourn.timeline.recorder import Recorder
 
 logger = logging.getLogger("sojourn.cli")
 
@@ -43,6 +49,8 @@ def _serve(settings: Settings, bound: socket.socket, facts: SystemFacts) -> int:
     if keep_records():
         recorder = Recorder(origin_ns=facts.origin_ns, record_text=settings.server.record_text)
 
+    tracing = _start_tracing(settings.server.otlp_traces_endpoint, recorder)
+
     def announce(engine: Engine) -> None:
         print(startup_screen(engine.info, settings, url), flush=True)
 
@@ -56,9 +64,29 @@ def _serve(settings: Settings, bound: socket.socket, facts: SystemFacts) -> int:
         scheduling_policy=settings.engine.scheduler.scheduling_policy,
         recorder=recorder,
         system=facts,
+        views=[] if tracing is None or recorder is None else [tracing.view(recorder)],
         on_ready=announce,
     )
-    return uvloop.run(running)
+    try:
+        return uvloop.run(running)
+    finally:
+        if tracing is not None:
+            tracing.close()
+
+
+def _start_tracing(endpoint: str | None, recorder: Recorder | None) -> Tracing | None:
+    """Raises StartupError without the library, without records, or for what is no address."""
+    if endpoint is None:
+        return None
+    if recorder is None:
+        raise StartupError("--otlp-traces-endpoint sends records, and SOJOURN_RECORDS=0 keeps none.")
+    try:
+        from sojourn.timeline.otel import otlp_tracing  # here: only this flag needs the extra `otel`
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            f"--otlp-traces-endpoint needs OpenTelemetry ({error.name} is missing): pip install 'sojourn[otel]'."
+        ) from error
+    return otlp_tracing(endpoint)
 
 
 def set_up_logging(level: str) -> None:

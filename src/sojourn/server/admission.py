@@ -6,6 +6,7 @@ The engine's own queue bound is the engine's business; here is only what HTTP ca
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +17,7 @@ from sojourn.server.seam import Engine, State
 from sojourn.timeline.recorder import Recorder
 
 GENERATION_PATHS = {"/v1/chat/completions": "chatcmpl", "/v1/completions": "cmpl"}  # and what reply ids begin with
+MAX_TRACE_HEADER = 512  # W3C's bound for tracestate
 ENGINE_PATHS = frozenset({*GENERATION_PATHS, "/tokenize", "/detokenize"})
 
 _REFUSALS: dict[State, tuple[str, int]] = {  # state: message, seconds until a retry makes sense
@@ -96,6 +98,12 @@ class Gate:
         await self._idle.wait()
 
 
+def _trace_header(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    """What it says is for whoever exports the record; a longer one is none of the standard's."""
+    value = headers.get(name, b"")
+    return value.decode("ascii") if 0 < len(value) <= MAX_TRACE_HEADER and value.isascii() else None
+
+
 class Admission:
     """Lets requests for the engine in while the gate is open, and ties each to its client's connection.
 
@@ -119,6 +127,9 @@ class Admission:
                 endpoint=scope["path"],
                 accepted_ns=ids.arrival_ns,
             )
+            headers = dict(scope["headers"])
+            ids.record.traceparent = _trace_header(headers, b"traceparent")
+            ids.record.tracestate = _trace_header(headers, b"tracestate")
         lifeline = Lifeline()
         lifeline.attach(scope)
         self.gate.enter(lifeline)

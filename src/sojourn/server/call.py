@@ -91,6 +91,8 @@ class Call:
         if count > self.engine.capacity:
             rule = f"prompts times n is {count}, more than the {self.engine.capacity} choices this server holds."
             raise InvalidRequest(rule, param=self._prompt_field if params.n == 1 else "n")
+        if self.record is not None:
+            self.record.params = params
         generation = Generation(self.engine)
         self.lifeline.cleanup.push_async_callback(generation.close)
         for position, prompt_ids in enumerate(prompts):

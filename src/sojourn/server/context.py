@@ -11,6 +11,7 @@ from sojourn.config import ServerConfig
 from sojourn.errors import NotFound
 from sojourn.server.admission import Gate
 from sojourn.server.seam import Engine
+from sojourn.timeline.finished import FinishedRecords
 from sojourn.timeline.metrics import Metrics
 from sojourn.timeline.recorder import Recorder
 from sojourn.timeline.system import SystemFacts
@@ -24,6 +25,7 @@ class ServerContext:
     gate: Gate
     metrics: Metrics
     recorder: Recorder | None  # None: no records are kept
+    finished: FinishedRecords | None
     system: SystemFacts
     scheduling_policy: str
     started_at: int  # Unix seconds

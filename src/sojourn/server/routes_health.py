@@ -43,5 +43,7 @@ async def metrics(server: Context) -> Response:
     """Prometheus text. Engine metrics appear once the model is loaded."""
     engine = server.gate.loaded_engine
     name = engine.served_names[0] if engine is not None else ""
+    if server.finished is not None:
+        server.finished.pull()
     text = server.metrics.render(name, engine.stats if engine is not None else None)
     return Response(text, headers={"content-type": CONTENT_TYPE})

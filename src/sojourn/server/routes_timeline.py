@@ -20,7 +20,7 @@ from sojourn.server.event_feed import EventFeed
 from sojourn.server.sse import encode_json
 from sojourn.timeline.documents import request_document, step_document
 from sojourn.timeline.recorder import Recorder
-from sojourn.timeline.records import RequestState
+from sojourn.timeline.records import RequestRecord, RequestState
 from sojourn.timeline.system import system_document
 
 router = APIRouter(tags=["timeline"])
@@ -42,7 +42,7 @@ async def list_requests(
     since: Annotated[float | None, Query(description="Only those accepted later than this `received_ms`.")] = None,
 ) -> Response:
     """Summaries of recent and live requests, newest first."""
-    recorder = _recorder(server)
+    recorder = recorder_of(server)
     records, has_more = recorder.requests(state=state, limit=limit, since_ms=since)
     now_ns = time.monotonic_ns()
     return await _page(lambda record: request_document(recorder, record, now_ns, full=False), records, has_more)
@@ -51,10 +51,8 @@ async def list_requests(
 @router.get("/v1/requests/{request_id}", responses=ERRORS)
 async def get_request(request_id: str, server: Context) -> Response:
     """The whole record of one request, by the `id` of its reply."""
-    recorder = _recorder(server)
-    record = recorder.request(request_id)
-    if record is None:
-        raise NotFound(f"There is no record of this request; the last {recorder.max_requests} are kept.")
+    recorder = recorder_of(server)
+    record = find_record(recorder, request_id)
     return _json(request_document(recorder, record, time.monotonic_ns()))
 
 
@@ -65,7 +63,7 @@ async def list_steps(
     limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 1000,
 ) -> Response:
     """Steps of the engine, newest first."""
-    recorder = _recorder(server)
+    recorder = recorder_of(server)
     steps, has_more = recorder.steps(since=since, limit=limit)
     return await _page(lambda step: step_document(recorder, step), steps, has_more)
 
@@ -73,7 +71,7 @@ async def list_steps(
 @router.get("/v1/events", responses=ERRORS)
 async def follow(server: Context) -> Response:
     """Server-sent events: a `snapshot`, then a `delta` whenever something has changed."""
-    recorder = _recorder(server)
+    recorder = recorder_of(server)
     if recorder.num_followers >= MAX_FOLLOWERS:
         raise QueueFull(f"{MAX_FOLLOWERS} clients follow the events already.")
     return EventFeed(server, recorder, lambda: _system(server))
@@ -92,10 +90,19 @@ def _system(server: ServerContext) -> dict[str, Any]:
     return system_document(server.system, engine.info, name, started_at=server.started_at, pids=pids)
 
 
-def _recorder(server: ServerContext) -> Recorder:
+def recorder_of(server: ServerContext) -> Recorder:
+    """Raises NotFound where no records are kept."""
     if server.recorder is None:
         raise NotFound("This server keeps no records (SOJOURN_RECORDS=0).")
     return server.recorder
+
+
+def find_record(recorder: Recorder, request_id: str) -> RequestRecord:
+    """Raises NotFound."""
+    record = recorder.request(request_id)
+    if record is None:
+        raise NotFound(f"There is no record of this request; the last {recorder.max_requests} are kept.")
+    return record
 
 
 async def _page(make: Callable[[T], dict[str, Any]], items: Iterable[T], has_more: bool) -> Response:

@@ -24,6 +24,7 @@ from sojourn.server.admission import Gate
 from sojourn.server.app import create_app
 from sojourn.server.error_map import Failure
 from sojourn.server.seam import Engine
+from sojourn.timeline.finished import FinishedRecords, View
 from sojourn.timeline.recorder import Recorder
 from sojourn.timeline.system import SystemFacts
 
@@ -33,6 +34,7 @@ HEADER_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 65  # longer than the usual load balancer's 60, so that it is not us who close under a request
 LAST_WORDS_SECONDS = 5.0  # for the error events and the idle connections, once the work is over
 STATE_POLL_SECONDS = 0.25
+PULL_SECONDS = 0.25  # long before the recorder's ring of finished requests is full
 
 
 async def serve(
@@ -43,6 +45,7 @@ async def serve(
     scheduling_policy: str = "fcfs",
     recorder: Recorder | None = None,
     system: SystemFacts | None = None,
+    views: Sequence[View] = (),
     on_ready: Callable[[Engine], None] | None = None,
 ) -> int:
     """Serve until a signal; returns the exit code: 0 after a drain, 1 if the engine died and config.no_restart is
@@ -50,12 +53,13 @@ async def serve(
 
     An engine that is still an awaitable is loaded while the sockets answer 503 `loading`; what it raises is raised
     here, after the sockets are closed. The engine is closed before this returns. `on_ready` is called once it takes
-    requests.
+    requests, each of `views` once for every record that is complete.
     """
-    app = create_app(None, config, scheduling_policy=scheduling_policy, recorder=recorder, system=system)
+    app = create_app(None, config, scheduling_policy=scheduling_policy, recorder=recorder, system=system, views=views)
     server = _Server(uvicorn_config(app))
     stop = _Stop(app.state.context.gate, config.shutdown_timeout)
     http = asyncio.create_task(server.serve(sockets=list(sockets)))
+    pulling = asyncio.create_task(_pull(app.state.context.finished))
     loaded: Engine | None = None
     exit_code = 0
     try:
@@ -69,7 +73,18 @@ async def serve(
         await http
         if loaded is not None:
             await loaded.close()
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)
     return exit_code
+
+
+async def _pull(finished: FinishedRecords | None) -> None:
+    """Feeds the views until cancelled, and once more then."""
+    while finished is not None:
+        try:
+            await asyncio.sleep(PULL_SECONDS)
+        finally:
+            finished.pull()
 
 
 async def _load(engine: Engine | Awaitable[Engine]) -> Engine:

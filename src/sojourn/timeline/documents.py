@@ -25,6 +25,10 @@ from sojourn.timeline.recorder import Recorder
 from sojourn.timeline.records import ChoiceRecord, RequestRecord, StepRecord
 
 Document = dict[str, Any]
+PARAMETERS = (
+    "max_tokens", "min_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "seed", "n",
+)  # fmt: skip
 
 
 def ms(duration_ns: float) -> float:
@@ -68,6 +72,8 @@ def request_document(recorder: Recorder, record: RequestRecord, now_ns: int, *, 
         "stream": {"writes": record.num_writes, "blocked_ms": ms(record.blocked_ns)},
     }
     document |= _choice_document(recorder, record, first or ChoiceRecord("", 0, 0), now_ns, full=full)
+    if full:
+        document |= asked_document(record)
     if full and first is not None:
         document["sharing"] = _sharing(recorder, record)
     if len(record.choices) > 1:
@@ -83,6 +89,16 @@ def request_document(recorder: Recorder, record: RequestRecord, now_ns: int, *, 
         output = None if first is None or first.text is None else "".join(first.text)
         document["text"] = {"prompt": record.prompt_text, "output": output}
     return document
+
+
+def asked_document(record: RequestRecord) -> Document:
+    """What the client sent along: its trace context, and the numbers among its sampling parameters."""
+    params = record.params
+    return {
+        "traceparent": record.traceparent,
+        "tracestate": record.tracestate,
+        "params": None if params is None else {name: getattr(params, name) for name in PARAMETERS},
+    }
 
 
 def _choice_document(

@@ -1,5 +1,5 @@
-"""The Prometheus view: the engine's latest EngineStats and the HTTP counters. Owner of the HTTP counters; never
-counts tokens itself.
+"""The Prometheus view: the engine's latest EngineStats, histograms of finished requests, and the HTTP counters. Owner
+of the HTTP counters; never counts tokens itself.
 
 Names and label sets are vLLM's where it has the metric, behind the chosen prefix, so that dashboards made for it
 work.
@@ -17,16 +17,17 @@ from prometheus_client.registry import Collector
 
 from sojourn.records import EngineStats, FinishReason
 from sojourn.records.life import WaitingReason
+from sojourn.timeline.histograms import RequestHistograms
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-WAITING_REASONS = tuple(str(reason) for reason in WaitingReason)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
-    """`prefix` is "sojourn" (sojourn_...) or "vllm" (vllm:...)."""
+    """`prefix` is "sojourn" (sojourn_...) or "vllm" (vllm:...). Without `finished` there are no histograms."""
 
-    def __init__(self, prefix: Literal["sojourn", "vllm"]) -> None:
+    def __init__(self, prefix: Literal["sojourn", "vllm"], finished: RequestHistograms | None = None) -> None:
+        self._finished = finished
         self._prefix = "sojourn_" if prefix == "sojourn" else "vllm:"
         self._requests: Counter[tuple[str, str, str]] = Counter()  # method, handler, status
         self._in_flight = 0
@@ -44,6 +45,8 @@ class Metrics:
         registry = CollectorRegistry(auto_describe=False)
         if stats is not None:
             registry.register(_Families(lambda: _engine_families(self._prefix, model_name, stats)))
+        if stats is not None and (finished := self._finished) is not None:
+            registry.register(_Families(lambda: finished.families(self._prefix, model_name)))
         registry.register(_Families(lambda: self._http_families(model_name)))
         return generate_latest(registry)
 
@@ -115,7 +118,7 @@ def _counters(stats: EngineStats) -> Iterator[tuple[str, str, float]]:
 
 def _by_label(stats: EngineStats) -> Iterator[tuple[_Family, str, str, str, Mapping[str, int]]]:
     """Every known label value is there from the start, at 0, so that a rate over it never misses its first event."""
-    waiting = dict.fromkeys(WAITING_REASONS, 0) | stats.waiting_by_reason
+    waiting = {str(reason): 0 for reason in WaitingReason} | stats.waiting_by_reason
     yield GaugeMetricFamily, "num_requests_waiting", "Requests waiting, by what they wait for.", "reason", waiting
     blocks = {"live": stats.kv_live, "cached": stats.kv_cached, "free": stats.kv_free}
     yield GaugeMetricFamily, "kv_blocks", "KV blocks; the three states add up to all of them.", "state", blocks

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sojourn.records import SamplingParams
 from sojourn.records.life import Admitted, Preempted, StepKind, StepReport, WaitingReason
 
 BLOCKED_NS = 1_000_000  # a write that takes longer waited for the client; otherwise it is a copy into a buffer
@@ -157,6 +158,9 @@ class RequestRecord:
     status: int = 0  # of HTTP; 499: the client left before any
     error: str | None = None  # code of the error that ended it
     client_left: bool = False  # before the end of the reply
+    traceparent: str | None = None  # the client's W3C trace context, like the next
+    tracestate: str | None = None
+    params: SamplingParams | None = None  # of all choices
     parsed_ns: int = 0  # body read and validated
     text_ns: int = 0  # template or tokenizer began
     rendered_ns: int = 0  # template done

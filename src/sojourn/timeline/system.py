@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sojourn import __version__
 from sojourn.machine import resident_bytes
-from sojourn.records import EngineInfo
+
+if TYPE_CHECKING:  # the command line imports this file for every --help, and the records need NumPy
+    from sojourn.records import EngineInfo
 
 Source = Literal["default", "flag", "environment", "config file"]
 
