@@ -135,6 +135,17 @@ std::string name_of(const OpTime& time) {
   return name;
 }
 
+// Of each op, the mean of the workers: where they share a queue, which of them took how much is chance.
+void append_means(const std::vector<OpTime>& all, int workers, std::vector<OpTime>& means) {
+  const std::size_t ops = all.size() / static_cast<std::size_t>(workers);
+  for (std::size_t i = 0; i < ops; ++i) {
+    OpTime mean = all[i];
+    for (std::size_t at = i + ops; at < all.size(); at += ops) mean.work += all[at].work, mean.wait += all[at].wait;
+    mean.work /= workers, mean.wait /= workers;
+    means.push_back(mean);
+  }
+}
+
 void measure_step(Model& model, const Plan& plan, std::int64_t head_rows, const Options& options) {
   const auto tokens = static_cast<std::int64_t>(plan.ids.size());
   std::vector<float> hidden(static_cast<std::size_t>(tokens * kHidden), 0.5f), maxima(static_cast<std::size_t>(tokens));
@@ -142,15 +153,15 @@ void measure_step(Model& model, const Plan& plan, std::int64_t head_rows, const 
   std::vector<double> steps, fastest;
   std::map<std::string, Line> lines;
   std::vector<std::string> order;
-  const double share = 1.0 / options.threads;
   for (int repeat = -1; repeat < options.repeats; ++repeat) {  // the first only warms up
     const auto start = Clock::now();
     model.executor.forward(plan.input(), model.hidden, hidden.data());
-    std::vector<OpTime> times = model.executor.op_times();
+    std::vector<OpTime> times;
+    append_means(model.executor.op_times(), options.threads, times);
     model.executor.head_argmax(hidden.data(), head_rows, model.logits, best_ids.data(), maxima.data());
     const double seconds = seconds_since(start);
     if (repeat < 0) continue;
-    times.insert(times.end(), model.executor.op_times().begin(), model.executor.op_times().end());
+    append_means(model.executor.op_times(), options.threads, times);
     steps.push_back(seconds);
     if (fastest.empty()) fastest.assign(times.size(), 1e9);
     for (auto& entry : lines) entry.second.works.push_back(0), entry.second.waits.push_back(0);
@@ -159,8 +170,8 @@ void measure_step(Model& model, const Plan& plan, std::int64_t head_rows, const 
       const auto found = lines.try_emplace(name_of(times[i]));
       Line& line = found.first->second;
       if (found.second) order.push_back(found.first->first), line.works = line.waits = {0.0};
-      line.works.back() += times[i].work * share, line.waits.back() += times[i].wait * share;
-      if (repeat == options.repeats - 1) line.best += fastest[i] * share, line.calls += times[i].worker == 0;
+      line.works.back() += times[i].work, line.waits.back() += times[i].wait;
+      if (repeat == options.repeats - 1) line.best += fastest[i], ++line.calls;
     }
   }
   std::printf("| op | calls | best, us | share | median, us | waiting before it, us |\n|---|---|---|---|---|---|\n");
