@@ -143,6 +143,11 @@ def test_the_record_can_be_saved(view: Open, server: Server, tmp_path: Any) -> N
         page.click("[data-action=json]")
     saved.value.save_as(tmp_path / "record.json")
     assert json.loads((tmp_path / "record.json").read_text())["request_id"] == record["request_id"]
+    with page.expect_download() as saved:
+        page.click("[data-action=perfetto]")
+    saved.value.save_as(tmp_path / "trace.json")
+    assert record["request_id"] in (tmp_path / "trace.json").read_text()
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
 def test_step_through_walks_the_whole_life(view: Open, server: Server) -> None:
