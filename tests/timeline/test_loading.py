@@ -19,11 +19,15 @@ class _EarlyLine:
         self._messages: list[ToEngine] = [AddRequests([request])]
         self.taken = threading.Event()
         self.over = threading.Event()
+        self.closed = threading.Event()
         self.sent: list[FromEngine] = []
 
     def receive(self) -> ToEngine | None:
         if self._messages:
             return self._messages.pop()
+        if self.taken.is_set():  # `Stop` was taken: what would come is waited for, as on a real line
+            self.closed.wait(10)
+            return None
         self.taken.set()
         return Stop() if self.over.wait(10) else None
 
@@ -34,6 +38,7 @@ class _EarlyLine:
 
     def close(self) -> None:
         self.over.set()
+        self.closed.set()
 
 
 def test_it_waits_for_the_model() -> None:
