@@ -64,7 +64,6 @@ class KVManager:
         request.block_table = list(hit)
         self._allocate(request, self.num_blocks_for(request.num_tokens) - len(hit))
         request.num_computed = len(hit) * self.block_size
-        request.high_water = max(request.high_water, request.num_computed)
         self.prefix_cache.begin(request)
 
     def grow(self, request: Request) -> bool:
@@ -81,7 +80,6 @@ class KVManager:
         """The K and V of `num_new` more tokens are in their blocks: full blocks become findable."""
         before = request.num_computed
         request.num_computed += num_new
-        request.high_water = max(request.high_water, request.num_computed)
         self.prefix_cache.publish(request, before)
 
     def release(self, request: Request, *, poisoned: bool = False) -> None:

@@ -54,7 +54,7 @@ class Reporter:
         """After `schedule()`, before anything is computed."""
         for request in out.preempted:
             handle, at_ns = request.sequence, request.preempted_ns
-            self._preempted.append(Preempted(handle, at_ns, request.num_lost, request.high_water))
+            self._preempted.append(Preempted(handle, at_ns, request.num_lost, request.num_reached))
         for request in out.admitted:
             self._admitted.append(self._admission(request))
         self._report_waits(at_ns)
@@ -151,7 +151,7 @@ class Reporter:
 
 
 def _kind(request: Request) -> StepKind:
-    if request.num_computed < request.high_water:
+    if request.num_computed < request.num_reached:
         return StepKind.RECOMPUTE
     return StepKind.PREFILL if request.num_computed < len(request.prompt_ids) else StepKind.DECODE
 

@@ -37,7 +37,6 @@ class Request:
     num_cached: int = 0  # prompt tokens found in the prefix cache that it had not computed itself
     num_preemptions: int = 0
     num_lost: int = 0  # positions that its latest preemption took from it
-    high_water: int = 0  # the most positions it ever had computed; below, work is recomputation
     searched_ns: int = 0  # when the search for its cached prefix last began, like the next for its record
     admitted_ns: int = 0
     preempted_ns: int = 0

@@ -272,18 +272,18 @@ class Scheduler:
 
     def _admit(self, request: Request, hit: Sequence[int], out: SchedulerOutput) -> None:
         self.waiting.remove(request)
-        known = request.high_water
         self.kv.admit(request, hit)
         request.slot = self._free_slots.pop()
         bisect.insort(self.running, request, key=lambda r: r.rank)
         out.admitted.append(request)
-        # More than `known` can be found after a preemption: blocks that another request has computed meanwhile.
-        request.num_cached += max(0, min(request.num_computed, len(request.prompt_ids)) - known)
         request.admitted_ns = time.monotonic_ns()
         if self.kv.prefix_cache.serves(request):
             self.counters.prefix_queries += request.num_tokens
         self.counters.prefix_hits += request.num_computed
-        self.counters.cached_tokens += self._reach(request, request.num_computed)
+        # After a preemption too: blocks that it had not come to, computed by another request meanwhile.
+        found = self._reach(request, request.num_computed)
+        request.num_cached += found
+        self.counters.cached_tokens += found
 
     def _make_way_for_priority(self, out: SchedulerOutput) -> None:
         """Preempt running requests of strictly lower priority until the first waiting one can be admitted.
