@@ -41,6 +41,7 @@ def test_a_request_without_the_key_leaves_no_record() -> None:
         key = {"authorization": "Bearer secret"}
         assert http.post("/v1/chat/completions", json={**CHAT, "n": 0}, headers=key).status_code == 400
         assert http.post("/v1/chat/completions", content=b"{", headers=key).status_code == 415
+        wait_for(lambda: not recorder.live())  # the replies are read before their senders are done
         (unread, refused), _ = recorder.requests()
         assert (refused.status, refused.error, refused.state) == (400, "invalid_value", "failed")
         assert (unread.status, unread.parsed_ns) == (415, 0)
@@ -54,6 +55,7 @@ def test_a_failure_before_the_gate_is_on_record() -> None:
     ):
         live.app.state.context.gate.begin_drain()
         assert http.post("/v1/chat/completions", json=CHAT).status_code == 503
+        wait_for(lambda: not recorder.live())  # the reply is read before its sender is done
         ((record,), _) = recorder.requests()
         assert (record.status, record.error) == (503, "draining")
 
