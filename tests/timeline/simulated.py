@@ -1,10 +1,12 @@
 """A request's whole life on a clock that only moves when told: real scheduler, reporter, recorder, reply and account.
 
-The engine's model and the network are the only things played. Everything reads `time.monotonic_ns`, which is replaced.
+The engine's model and the network are the only things played. Everything reads `time.monotonic_ns`, which is replaced
+for this thread only: the event loop of another test's server, still running in its own, would wait for hours.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -75,8 +77,13 @@ class Simulation:
         self, monkeypatch: pytest.MonkeyPatch, cost: StepCost, *, clock: Clock | None = None, **engine: object
     ):
         self.clock = clock or Clock()
-        monkeypatch.setattr(time, "monotonic_ns", self.clock)
-        monkeypatch.setattr(time, "monotonic", lambda: self.clock() / 1e9)
+        here, real_ns = threading.get_ident(), time.monotonic_ns
+
+        def now_ns() -> int:
+            return self.clock() if threading.get_ident() == here else real_ns()
+
+        monkeypatch.setattr(time, "monotonic_ns", now_ns)
+        monkeypatch.setattr(time, "monotonic", lambda: now_ns() / 1e9)
         script = Script(vocab_size=VOCAB_SIZE, max_model_len=100_000)
         self.engine: EngineCore = make_engine(script=script, **engine)  # type: ignore[arg-type]
         runner = self.engine.runner
