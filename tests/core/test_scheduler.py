@@ -504,7 +504,7 @@ class FixedPace(StepPace):
         super().__init__(stretch=5)
         self.prompt_tokens = prompt_tokens
 
-    def prompt_tokens_beside(self, num_decodes: int) -> int:
+    def prompt_tokens_beside(self, num_decodes: int, depth: int) -> int:
         return self.prompt_tokens
 
 

@@ -111,12 +111,8 @@ class Scheduler:
         self._make_way_for_priority(out)
         displaced = len(out.preempted)
         self._schedule_decodes(out)
-        budget = self.max_num_batched_tokens - out.num_decodes
-        if self.pace is not None and out.num_decodes:
-            budget = min(budget, self.pace.prompt_tokens_beside(out.num_decodes))
         # If blocks ran out just now, whoever was thrown out must not come straight back.
-        out.budget = out.num_decodes + budget
-        self._schedule_prefills(out, budget, admitting=len(out.preempted) == displaced)
+        self._schedule_prefills(out, admitting=len(out.preempted) == displaced)
         self._blame_priority()
         return out
 
@@ -124,9 +120,10 @@ class Scheduler:
         """Take the executor's answers: advance, append tokens, finish. Returns what each request gained."""
         now = time.monotonic()
         if self.pace is not None:
-            num_tokens = sum(n for _, n in scheduled.scheduled)
+            prompts = scheduled.scheduled[scheduled.num_decodes :]
+            depth = max((request.num_computed for request, _ in prompts), default=0)
             seconds = (result.compute_ns + result.sample_ns) / 1e9
-            self.pace.observe(scheduled.num_decodes, num_tokens - scheduled.num_decodes, seconds)
+            self.pace.observe(scheduled.num_decodes, sum(n for _, n in prompts), depth, seconds)
         deltas = []
         answers = zip(scheduled.scheduled, result.token_ids.tolist(), result.failed.tolist(), strict=True)
         for index, ((request, num_new), token_id, failed) in enumerate(answers):
@@ -176,8 +173,10 @@ class Scheduler:
                 return False
         return True
 
-    def _schedule_prefills(self, out: SchedulerOutput, budget: int, *, admitting: bool) -> None:
+    def _schedule_prefills(self, out: SchedulerOutput, *, admitting: bool) -> None:
         partial = self._partial()
+        budget = self._prompt_budget(out.num_decodes, partial)
+        out.budget = out.num_decodes + budget
         guaranteed = 0
         if partial:
             alone = len(partial) == 1 and not self.waiting
@@ -220,6 +219,14 @@ class Scheduler:
             left -= chunk
             out.scheduled.append((request, chunk))
         return budget - left
+
+    def _prompt_budget(self, num_decodes: int, partial: Sequence[Request]) -> int:
+        """Prompt tokens that the step may compute beside its decodes."""
+        whole = self.max_num_batched_tokens - num_decodes
+        if self.pace is None or num_decodes == 0 or not (partial or self.waiting):
+            return whole
+        depth = partial[0].num_computed if partial else 0
+        return min(whole, self.pace.prompt_tokens_beside(num_decodes, depth))
 
     def _partial(self) -> list[Request]:
         """Prompts partly computed, the one with most to do first."""

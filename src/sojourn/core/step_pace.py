@@ -6,47 +6,56 @@ Only the sizes of chunks depend on it, never a token: output doesn't depend on h
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
-from statistics import median
+from collections.abc import Mapping
+from functools import partial
+from statistics import median, quantiles
 
 FIRST_CHUNK = 32  # tokens, before anything is known
-LEAST_CHUNK = 16  # so that a prompt advances whatever was measured
-GRANULE = 8  # chunks are multiples of it: kernels work on tiles of rows
-REMEMBERED = 16  # steps of each kind; the median of so few follows a change within a second and ignores an outlier
+LEAST_CHUNK = 8  # so that a prompt advances whatever was measured
+REMEMBERED_ALONE = 64  # steps of streams alone, of which many may have been disturbed: they fall between two prompts
+REMEMBERED_MIXED = 16  # steps with prompts: the median of so few follows a change soon and ignores an outlier
 
 
 class StepPace:
-    """Takes a step's time as that of its decodes alone plus so much per prompt token, and keeps it within `stretch`
-    times the former: a stream's tokens never come further apart than that, however long the prompts are."""
+    """Takes a step's time as that of its decodes alone plus so much per prompt token, more the deeper in the prompt it
+    is, and keeps it within `stretch` times the former: a stream's tokens never come further apart than that, however
+    long the prompts are."""
 
     def __init__(self, stretch: float) -> None:
         self._stretch = stretch
-        self._alone: defaultdict[int, deque[float]] = defaultdict(_few)  # seconds, by power of two of the decodes
-        self._per_token: deque[float] = _few()  # seconds
+        # Seconds, by power of two of the number of decodes, and of the depth of a chunk.
+        self._alone: defaultdict[int, deque[float]] = defaultdict(partial(deque, maxlen=REMEMBERED_ALONE))
+        self._per_token: defaultdict[int, deque[float]] = defaultdict(partial(deque, maxlen=REMEMBERED_MIXED))
 
-    def prompt_tokens_beside(self, num_decodes: int) -> int:
-        """Prompt tokens for a step that also computes `num_decodes` (at least one) running streams."""
+    def prompt_tokens_beside(self, num_decodes: int, depth: int) -> int:
+        """Prompt tokens for a step that also computes `num_decodes` (at least one) running streams.
+
+        `depth`: tokens of the prompt that are computed already.
+        """
         alone = self._seconds_alone(num_decodes)
-        if alone is None or not self._per_token:
+        known = _nearest(self._per_token, depth.bit_length())
+        if alone is None or known is None:
             return FIRST_CHUNK
-        affordable = (self._stretch - 1) * alone / max(median(self._per_token), 1e-9)
-        return max(LEAST_CHUNK, int(affordable) // GRANULE * GRANULE)
+        return max(LEAST_CHUNK, int((self._stretch - 1) * alone / max(median(known), 1e-9)))
 
-    def observe(self, num_decodes: int, prompt_tokens: int, seconds: float) -> None:
-        """A step of so many decodes and prompt tokens took this long."""
+    def observe(self, num_decodes: int, prompt_tokens: int, depth: int, seconds: float) -> None:
+        """A step of so many decodes and prompt tokens, the latter at that depth, took this long."""
         if num_decodes == 0:
             return
         if prompt_tokens == 0:
             self._alone[num_decodes.bit_length()].append(seconds)
         elif (alone := self._seconds_alone(num_decodes)) is not None:
-            self._per_token.append(max(0.0, seconds - alone) / prompt_tokens)
+            self._per_token[depth.bit_length()].append(max(0.0, seconds - alone) / prompt_tokens)
 
     def _seconds_alone(self, num_decodes: int) -> float | None:
-        """Of the class of batch sizes nearest to this one: an estimate for streams that never ran without prompts."""
-        size = num_decodes.bit_length()
-        nearest = min(self._alone, key=lambda known: abs(known - size), default=None)
-        return None if nearest is None else median(self._alone[nearest])
+        """What undisturbed steps take: the lower quartile."""
+        known = _nearest(self._alone, num_decodes.bit_length())
+        if known is None:
+            return None
+        return quantiles(known, n=4)[0] if len(known) > 1 else known[0]
 
 
-def _few(values: Iterable[float] = ()) -> deque[float]:
-    return deque(values, maxlen=REMEMBERED)
+def _nearest(classes: Mapping[int, deque[float]], size: int) -> deque[float] | None:
+    """The class of this size, or the nearest one: an estimate for what hasn't happened yet."""
+    nearest = min(classes, key=lambda known: abs(known - size), default=None)
+    return None if nearest is None else classes[nearest]
