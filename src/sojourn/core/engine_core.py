@@ -170,10 +170,11 @@ class EngineCore:
         if self._audit:
             self.audit()
         self._last_step_ns = times.end
-        if self._reporter is None:
-            self.scheduler.ended.clear()
-        else:
+        if self._reporter is not None:  # whoever reads the reports keeps them: a second copy would be tens of MB
             self._reporter.stepped(len(self.step_log), scheduled, times)
+            self.step_log.skip()
+            return
+        self.scheduler.ended.clear()
         self.step_log.append(
             StepRecord(
                 step=len(self.step_log),

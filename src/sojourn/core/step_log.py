@@ -40,6 +40,10 @@ class StepLog:
         self._records.append(record)
         self._count += 1
 
+    def skip(self) -> None:
+        """Count a step that is recorded elsewhere."""
+        self._count += 1
+
     def __len__(self) -> int:
         return self._count
 
