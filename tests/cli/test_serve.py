@@ -49,6 +49,7 @@ def test_the_screen_names_what_was_settled(server):
         "Q4_1",
         "tokens (",
         "blocks of 32",
+        "/ (requests, steps, KV blocks, live)",
         "compute",
     ):
         assert fact in screen

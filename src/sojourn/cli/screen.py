@@ -27,6 +27,7 @@ def startup_screen(info: EngineInfo, settings: Settings, url: str) -> str:
         ("loaded in", f"{info.load_seconds:.1f} s, engine in {where}"),
         ("API", f"{url}/v1, key {keys}"),
         ("API page", f"{url}/docs"),
+        ("page", f"{url}/ (requests, steps, KV blocks, live)"),
     ]
     return f"Sojourn {__version__}\n" + columns([("", *row) for row in rows])
 
