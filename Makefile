@@ -21,12 +21,12 @@ SOURCES := $(shell find src native -type f -not -name '*.pyc' 2>/dev/null) pypro
 .DEFAULT_GOAL := help
 .PHONY: help setup dev serve test test-models test-all test-native test-sanitizers test-aarch64 test-clang test-tools
 .PHONY: test-browser screenshots lint format bench bench-native peers compare accuracy
-.PHONY: measure-install measure-ready measure-frontend clean
+.PHONY: measure-install measure-ready measure-frontend measure-records clean
 
 help:
 	@sed -n '/^#   /s/^# //p' Makefile
 	@echo "   make setup | lint | format | screenshots | bench | bench-native | peers | compare | accuracy"
-	@echo "   make measure-install | measure-ready | measure-frontend | clean"
+	@echo "   make measure-install | measure-ready | measure-frontend | measure-records | clean"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none was found; set PYTHON=/path/to/python"; exit 1; }
@@ -147,6 +147,10 @@ measure-ready: setup
 measure-frontend: setup
 	$(BIN)/sojourn pull $(DEFAULT_MODEL)
 	$(BIN)/python benchmarks/frontend_cpu.py $(ARGS)
+
+measure-records: setup
+	$(BIN)/sojourn pull $(DEFAULT_MODEL)
+	$(BIN)/python benchmarks/records_beside_client.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
