@@ -165,7 +165,6 @@ def test_models_names_the_model_and_its_context(client: openai.OpenAI) -> None:
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
         {"response_format": {"type": "json_object"}},
         {"extra_body": {"structured_outputs": {"regex": "a+"}}},
-        {"extra_body": {"timings": True}},
         {"extra_body": {"chat_template": "{{ x }}"}},
         {"extra_body": {"priority": 3}},
         {"temperature": 3},

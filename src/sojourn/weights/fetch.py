@@ -19,7 +19,7 @@ from sojourn.errors import ModelNotFound
 from sojourn.weights.catalogue import CATALOGUE
 from sojourn.weights.download import Progress, silent
 from sojourn.weights.hub import cached_repositories, cached_repository, fetch_repository
-from sojourn.weights.pull import cached_path, pull
+from sojourn.weights.pull import cache_target, cached_path, pull
 
 __all__ = ["CachedModel", "Progress", "cached", "list_cached", "resolve"]
 
@@ -79,7 +79,7 @@ def list_cached() -> list[CachedModel]:
     """Complete models, by what to call them: of the catalogue, the cache folder and the Hugging Face cache."""
     named = ((model, cached_path(model)) for model in CATALOGUE.values())
     found = [CachedModel(model.name, path, model.size) for model, path in named if path is not None]
-    known = {item.path for item in found}
+    known = {cache_target(model) for model in CATALOGUE.values()}  # there, they are complete or not to be listed
     for path in sorted((env.cache_dir() / "models").glob("**/*.gguf")):
         if path not in known and path.is_file():
             found.append(CachedModel(str(path), path, path.stat().st_size))

@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 
 def cached_path(model: CatalogueModel) -> Path | None:
     """The model's file if it is complete in the cache. Its checksum was verified before it got its name."""
-    path = _target(model)
+    path = cache_target(model)
     return path if path.is_file() and path.stat().st_size == model.size else None
 
 
@@ -36,7 +36,7 @@ def pull(model: CatalogueModel, progress: Progress) -> Path:
     """
     import filelock  # here: it brings asyncio, which commands that pull nothing should not wait for
 
-    target = _target(model)
+    target = cache_target(model)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(target.parent / ".lock")
@@ -53,7 +53,8 @@ def pull(model: CatalogueModel, progress: Progress) -> Path:
         raise StartupError(f"{model.name}: cannot write to {target.parent}: {error.strerror or error}") from None
 
 
-def _target(model: CatalogueModel) -> Path:
+def cache_target(model: CatalogueModel) -> Path:
+    """Where the model's file is, or will be, in the cache."""
     return env.cache_dir() / "models" / model.name.replace(":", "-") / model.filename
 
 
