@@ -50,7 +50,7 @@ def chat(http: httpx.Client, **options: Any) -> httpx.Response:
     return reply
 
 
-def test_a_reply_in_one_piece_has_its_account_in_the_header_and_in_the_body(http: httpx.Client) -> None:
+def test_b69_a_reply_in_one_piece_has_its_account_in_the_header_and_in_the_body(http: httpx.Client) -> None:
     reply = chat(http, timings=True)
     body = reply.json()
     entries = dict(entry.split(";dur=") for entry in reply.headers["server-timing"].split(", "))
@@ -69,7 +69,7 @@ def test_a_reply_in_one_piece_has_its_account_in_the_header_and_in_the_body(http
     assert record["client_request_id"] == reply.headers["x-request-id"]
 
 
-def test_a_stream_has_its_account_in_the_last_chunk_only_if_asked(http: httpx.Client) -> None:
+def test_b69_a_stream_has_its_account_in_the_last_chunk_only_if_asked(http: httpx.Client) -> None:
     plain = events(chat(http, stream=True).text)
     assert not any("timings" in chunk for chunk in plain)
     data = events(chat(http, stream=True, timings=True, stream_options={"include_usage": True}).text)

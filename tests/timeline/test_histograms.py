@@ -70,7 +70,7 @@ def test_every_station_is_counted_for_every_request() -> None:
     assert value(exposition, "request_station_time_seconds_sum", station="decode") == pytest.approx(0.79)
 
 
-def test_long_times_have_buckets_of_their_own() -> None:
+def test_b71_long_times_have_buckets_of_their_own() -> None:
     slow = [long_measures(e2e_ms=ms) for ms in (0.9, 31_000, 61_000, 500_000, 600_000, 601_000)]
     exposition = text(*slow)
     for bound, count in (("0.001", 1), ("30.0", 1), ("45.0", 2), ("300.0", 3), ("600.0", 5), ("+Inf", 6)):

@@ -46,7 +46,7 @@ def test_a_request_that_arrives_during_a_step_waits_for_it(simulate: Any) -> Non
     assert (wait.reason, wait.end_ns - wait.since_ns) == (WaitingReason.STEP_RUNNING, 7 * MS)
 
 
-def test_every_slot_is_taken(simulate: Any) -> None:
+def test_b73_every_slot_is_taken(simulate: Any) -> None:
     """The second one's queue is what the first one still had to do, and its reason says so."""
     simulation = simulate(max_num_seqs=1)
     simulation.submit("first", [1, 2], max_tokens=20)
@@ -61,7 +61,7 @@ def test_every_slot_is_taken(simulate: Any) -> None:
     assert reasons(simulation, "second") == ["seq_slots"]
 
 
-def test_the_blocks_are_taken(simulate: Any) -> None:
+def test_b73_the_blocks_are_taken(simulate: Any) -> None:
     simulation = simulate(num_blocks=8)
     simulation.submit("big", [1] * 24, max_tokens=6)
     simulation.step()
@@ -106,7 +106,7 @@ def test_one_of_better_priority_takes_the_slot(simulate: Any) -> None:
     assert reasons(simulation, "urgent") == []
 
 
-def test_a_preempted_decode_is_recomputed_and_its_first_token_stays(simulate: Any) -> None:
+def test_b70_a_preempted_decode_is_recomputed_and_its_first_token_stays(simulate: Any) -> None:
     simulation = simulate(max_num_seqs=1, budget=8)
     simulation.submit("victim", [1] * 7, max_tokens=8)
     for _ in range(3):
