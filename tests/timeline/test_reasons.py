@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sojourn.gc_pauses import SHORTEST_NS, GCPauses
 from sojourn.records.life import Admitted, PrefixStop, Station, StepKind, WaitingReason
 from sojourn.timeline.account import segments, token_rows
 from sojourn.timeline.causes import Cause, gaps
 from sojourn.timeline.documents import request_document
-from sojourn.timeline.pauses import SHORTEST_NS, GCPauses
 from sojourn.timeline.records import ChoiceRecord, RequestRecord
 from tests.timeline.simulated import MS, Simulation, check_prefill, check_tiles
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sojourn.core.request import Request, WaitingReason
 from sojourn.core.scheduler import Scheduler, SchedulerOutput
+from sojourn.gc_pauses import GCPauses
 from sojourn.records.life import (
     Admitted,
     Ended,
@@ -22,7 +23,6 @@ from sojourn.records.life import (
     Wait,
     encode_step,
 )
-from sojourn.timeline.pauses import GCPauses
 
 
 @dataclass(slots=True)

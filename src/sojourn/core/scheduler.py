@@ -269,6 +269,8 @@ class Scheduler:
 
     def _blame_priority(self) -> None:
         """Whatever limit holds a request up: if one of better priority that came later runs, it waits for that."""
+        if not (self.waiting and self.running) or self.running[0].priority >= self.waiting[-1].priority:
+            return  # always under first come, first served
         latest, position = -1, 0  # the latest arrival among running requests of better priority; both lists are by rank
         for request in self.waiting:
             while position < len(self.running) and self.running[position].priority < request.priority:

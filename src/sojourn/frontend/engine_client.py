@@ -150,8 +150,8 @@ class EngineClient:
             return
         self._send(AbortRequests(engine_ids))
         self._aborted.update(dict.fromkeys(engine_ids))
-        for engine_id in list(self._aborted)[:-REMEMBERED_ABORTS]:
-            del self._aborted[engine_id]
+        while len(self._aborted) > REMEMBERED_ABORTS:
+            del self._aborted[next(iter(self._aborted))]
 
     def _drop(self, engine_ids: Iterable[str]) -> None:
         ids = [engine_id for engine_id in engine_ids if engine_id in self._in_flight]

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from sojourn.server.context import ServerContext
-from sojourn.server.sse import encode_json
+from sojourn.server.lifeline import disconnected
+from sojourn.server.sse import ServerSentEvents, encode_json
 from sojourn.timeline.documents import (
     changes_document,
     kv_document,
@@ -32,20 +32,17 @@ SNAPSHOT_REQUESTS = 200
 SNAPSHOT_STEPS = 300
 
 
-class EventFeed(Response):
+class EventFeed(ServerSentEvents):
     def __init__(self, server: ServerContext, recorder: Recorder, system: Callable[[], dict[str, Any]]) -> None:
         """`system` gives what /v1/system shows. Raises Unavailable while there is no engine."""
-        super().__init__(
-            media_type="text/event-stream", headers={"cache-control": "no-cache", "x-accel-buffering": "no"}
-        )
-        del self.headers["content-length"]
+        super().__init__()
         self._server = server
         self._recorder = recorder
         self._system = system()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        left = asyncio.create_task(_disconnected(receive))
+        left = asyncio.create_task(disconnected(receive))
         subscription = self._recorder.subscribe()
         try:
             await _send(send, event("snapshot", self._snapshot()))
@@ -106,11 +103,6 @@ class EventFeed(Response):
 
 def event(name: str, data: dict[str, Any]) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + encode_json(data) + b"\n\n"
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
 
 
 async def _send(send: Send, data: bytes) -> None:

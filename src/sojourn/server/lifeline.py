@@ -20,6 +20,12 @@ class ClientGoneError(Exception):
     """The client closed the connection; there is nobody to answer."""
 
 
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has closed the connection. Nobody else may call `receive` meanwhile."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class Lifeline:
     """One per request. `cleanup` runs when the request is over, however it ended."""
 
@@ -56,8 +62,7 @@ class Lifeline:
             self._watcher = asyncio.create_task(self._await_disconnect(receive))
 
     async def _await_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         self.cut(ClientGoneError())
 
     async def close(self) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from sojourn.server.context import Context
-from sojourn.server.routes_timeline import DOCUMENTS_AT_ONCE, ERRORS, find_record, recorder_of
+from sojourn.server.routes_timeline import ERRORS, find_record, in_turns, recorder_of
 from sojourn.server.sse import encode_json
 from sojourn.timeline.documents import request_document, step_document
 from sojourn.timeline.perfetto import chrome_trace
@@ -57,19 +57,11 @@ async def _trace(
 ) -> Response:
     """Documents are made on the event loop, which owns the records; what is made of them needs a thread's time."""
     now_ns = time.monotonic_ns()
-    requests = [request_document(recorder, record, now_ns) async for record in _in_turns(records)]
-    computed = [step_document(recorder, step) async for step in _in_turns(steps)]
+    requests = [request_document(recorder, record, now_ns) async for record in in_turns(records)]
+    computed = [step_document(recorder, step) async for step in in_turns(steps)]
 
     def encode() -> bytes:
         other = {"now_ms": recorder.since_start_ms(now_ns), "has_more": has_more}
         return encode_json({**chrome_trace(requests, computed), "otherData": other})
 
     return Response(await asyncio.to_thread(encode), media_type="application/json")
-
-
-async def _in_turns(items: Iterable[Any]) -> AsyncIterator[Any]:
-    """Lets others have the event loop every now and then."""
-    for number, item in enumerate(items):
-        if number % DOCUMENTS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        yield item

@@ -46,7 +46,18 @@ def error_frame(error: Exception) -> bytes:
     return b"data: " + describe(error).body() + b"\n\n"
 
 
-class EventStream(Response):
+class ServerSentEvents(Response):
+    """What every stream of events is to HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect events
+        )
+        del self.headers["content-length"]
+
+
+class EventStream(ServerSentEvents):
     """Sends a generation's chunks as they come.
 
     While the socket is blocked nothing is taken from the generation, whose news merge meanwhile: what waits for a slow
@@ -64,11 +75,7 @@ class EventStream(Response):
         timings: Callable[[], Mapping[str, Any] | None],
     ) -> None:
         """`timings` is asked at the end."""
-        super().__init__(
-            media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect events
-        )
-        del self.headers["content-length"]
+        super().__init__()
         self._generation = generation
         self._encoder = encoder
         self._first = first

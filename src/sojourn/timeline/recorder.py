@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from sojourn.gc_pauses import GCPauses
 from sojourn.records import EngineInfo
 from sojourn.records.life import (
     Admitted,
@@ -29,7 +30,6 @@ from sojourn.records.life import (
 )
 from sojourn.timeline.kv_map import KVMap
 from sojourn.timeline.live import Changes, Subscription, signature
-from sojourn.timeline.pauses import GCPauses
 from sojourn.timeline.records import (
     NOT_WAITING,
     REASONS,
