@@ -10,14 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#if defined(__x86_64__)
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC bug 105593: its own header
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#endif
-
+#include "shared.h"
 #include "sojourn/isa.h"
 #include "sojourn/vector_ops.h"
 
@@ -44,58 +37,6 @@ double median_seconds(int repeats, Body body) {
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
-}
-
-volatile float sink;
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) void fma_512(std::int64_t count) {
-  __m512 acc[16];
-  for (int i = 0; i < 16; ++i) acc[i] = _mm512_set1_ps(static_cast<float>(i));
-  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
-  for (std::int64_t n = 0; n < count; ++n)
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) acc[i] = _mm512_fmadd_ps(acc[i], a, b);
-  float total = 0;
-  for (int i = 0; i < 16; ++i) total += _mm512_reduce_add_ps(acc[i]);
-  sink = total;
-}
-
-__attribute__((target("avx2,fma"))) void fma_256(std::int64_t count) {
-  __m256 acc[12];
-  for (int i = 0; i < 12; ++i) acc[i] = _mm256_set1_ps(static_cast<float>(i));
-  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
-  for (std::int64_t n = 0; n < count; ++n)
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; ++i) acc[i] = _mm256_fmadd_ps(acc[i], a, b);
-  alignas(32) float lanes[8];
-  for (int i = 0; i < 12; ++i) {
-    _mm256_store_ps(lanes, acc[i]);
-    sink = lanes[0];
-  }
-}
-#endif
-
-// GFLOP/s of fused multiply-adds in registers, 0 where this is not measured.
-double peak_gflops(Isa isa) {
-#if defined(__x86_64__)
-  constexpr std::int64_t kCount = 2000000;
-  if (isa == Isa::Avx512Vnni) return 16 * 32 * kCount / median_seconds(5, [] { fma_512(kCount); }) / 1e9;
-  if (isa == Isa::Avx2) return 12 * 16 * kCount / median_seconds(5, [] { fma_256(kCount); }) / 1e9;
-#endif
-  static_cast<void>(isa);
-  return 0;
-}
-
-double read_gbytes() {
-  std::vector<std::uint64_t> data(std::size_t{128} << 17, 1);  // 128 MB
-  const double seconds = median_seconds(5, [&] {
-    std::uint64_t total[8] = {};
-    for (std::size_t i = 0; i < data.size(); i += 8)
-      for (int j = 0; j < 8; ++j) total[j] += data[i + j];
-    sink = static_cast<float>(total[0] + total[1] + total[2] + total[3] + total[4] + total[5] + total[6] + total[7]);
-  });
-  return data.size() * 8 / seconds / 1e9;
 }
 
 struct Model {
@@ -250,7 +191,8 @@ void prefill(const VectorKernels& kernels, const Model& model, KVType type, doub
 int main(int argc, char** argv) {
   const Isa isa = chosen_isa(argc, argv);
   const VectorKernels& kernels = vector_kernels(isa);
-  const double peak = peak_gflops(isa), read = read_gbytes();
+  Team team(1);
+  const double peak = peak_gflops(team, isa), read = read_bandwidth(team);
   std::printf("%.*s, one thread: FMA peak %.1f GFLOP/s, read %.1f GB/s\n", static_cast<int>(isa_name(isa).size()),
               isa_name(isa).data(), peak, read);
   for (const Model& model : {Model{"SmolLM2", 9, 3, 64}, Model{"Qwen2.5", 14, 2, 64}, Model{"Gemma-3", 4, 1, 256},

@@ -220,7 +220,7 @@ int main(int count, char** arguments) {
     Team team(options.threads);
     std::printf("%s, %d threads: read bandwidth %.1f GB/s, VPDPBUSD %.0f GOPS, FMA %.0f GFLOP/s\n\n",
                 std::string(isa_name(options.isa)).c_str(), options.threads, read_bandwidth(team), peak_gops(team),
-                peak_gflops(team));
+                peak_gflops(team, options.isa));
   }
   std::int64_t most_rows = 1, blocks = 1;
   std::vector<Plan> plans;

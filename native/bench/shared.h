@@ -152,6 +152,18 @@ __attribute__((target("avx512f"))) void fma_loop() {
         : "v"(x), "v"(y));
 }
 
+__attribute__((target("avx2,fma"))) void fma_loop_256() {
+  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+  __m256 a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x, k = x, l = x;
+  for (int step = 0; step < kPeakSteps; ++step)
+    asm volatile(
+        "vfmadd213ps %13, %12, %0\n vfmadd213ps %13, %12, %1\n vfmadd213ps %13, %12, %2\n vfmadd213ps %13, %12, %3\n"
+        "vfmadd213ps %13, %12, %4\n vfmadd213ps %13, %12, %5\n vfmadd213ps %13, %12, %6\n vfmadd213ps %13, %12, %7\n"
+        "vfmadd213ps %13, %12, %8\n vfmadd213ps %13, %12, %9\n vfmadd213ps %13, %12, %10\n vfmadd213ps %13, %12, %11"
+        : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j), "+x"(k), "+x"(l)
+        : "x"(x), "x"(y));
+}
+
 // 64 products and 64 sums an instruction.
 inline double peak_gops(Team& team) {
   if (!sojourn::has_isa(sojourn::Isa::Avx512Vnni)) return 0;
@@ -159,15 +171,16 @@ inline double peak_gops(Team& team) {
   return 12.0 * kPeakSteps * 128 * team.size() / seconds / 1e9;
 }
 
-// GFLOP/s: 16 products and 16 sums an instruction.
-inline double peak_gflops(Team& team) {
-  if (!sojourn::has_isa(sojourn::Isa::Avx512Vnni)) return 0;
-  const double seconds = measure([&] { return team.run([](int) { fma_loop(); }); }).best;
-  return 12.0 * kPeakSteps * 32 * team.size() / seconds / 1e9;
+// GFLOP/s: a product and a sum for each of an instruction's 16 or 8 lanes. 0 where this is not measured.
+inline double peak_gflops(Team& team, sojourn::Isa isa) {
+  if (isa == sojourn::Isa::Portable || !sojourn::has_isa(isa)) return 0;
+  const bool wide = isa == sojourn::Isa::Avx512Vnni;
+  const double seconds = measure([&] { return team.run([&](int) { wide ? fma_loop() : fma_loop_256(); }); }).best;
+  return 12.0 * kPeakSteps * (wide ? 32 : 16) * team.size() / seconds / 1e9;
 }
 #else
 inline double peak_gops(Team&) { return 0; }
-inline double peak_gflops(Team&) { return 0; }
+inline double peak_gflops(Team&, sojourn::Isa) { return 0; }
 #endif
 
 // Blocks whose codes are random and whose scales, wherever they lie, are small finite numbers.
