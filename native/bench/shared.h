@@ -31,16 +31,23 @@ namespace {
 using Clock = std::chrono::steady_clock;
 inline double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Pinned threads that run one function each time they are asked; the caller is thread 0.
+// Pinned threads that run one function each time they are asked; the caller is thread 0, and has its own processors back
+// afterwards: threads that it starts later inherit them.
 class Team {
  public:
   explicit Team(int size) : size_(size) {
+#if defined(__linux__)
+    pthread_getaffinity_np(pthread_self(), sizeof before_, &before_);
+#endif
     pin(0);
     for (int i = 1; i < size; ++i) helpers_.emplace_back([this, i] { serve(i); });
   }
   ~Team() {
     run(nullptr);
     for (std::thread& helper : helpers_) helper.join();
+#if defined(__linux__)
+    pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+#endif
   }
   int size() const { return size_; }
   // Seconds until the last thread is done.
@@ -75,6 +82,9 @@ class Team {
     }
   }
   int size_;
+#if defined(__linux__)
+  cpu_set_t before_;
+#endif
   std::vector<std::thread> helpers_;
   std::function<void(int)> work_;
   std::atomic<int> round_{0}, done_{0};
