@@ -53,7 +53,7 @@ void bench(Team& team, const Options& options, const sojourn::FormatInfo& info, 
     const Seconds time = measure([&] {
       const sojourn::PackedMatrix& w = *copies[next++ % copies.size()];
       return team.run([&](int t) {
-        kernels.matmul(w, quantized, x.data(), shape.k, rows, std::min(panels, t * half), std::min(panels, (t + 1) * half),
+        kernels.matmul(w, quantized, x.data(), shape.k, rows, {std::min(panels, t * half), std::min(panels, (t + 1) * half), nullptr},
                        y.data(), panels * 16);
       });
     });

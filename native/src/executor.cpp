@@ -343,7 +343,8 @@ void Executor::rotate_tables(Step& step, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void Executor::matmul_op(const Op& op, const Block& block, const Share& pairs) {
+// `next`: the weights that the worker reads afterwards.
+void Executor::matmul_op(const Op& op, const Block& block, const Share& pairs, const std::uint8_t* next) {
   const View x = view(op.x, block);
   const std::int64_t rows = block.end - block.begin;
   std::int64_t first = 0;  // of the current matrix, in the row of all of them
@@ -354,7 +355,8 @@ void Executor::matmul_op(const Op& op, const Block& block, const Share& pairs) {
     first += matrix.panels / 2;
     if (begin >= end) continue;
     const View out = view(op.outs[i], block);
-    matmul_.matmul(matrix, x.quantized(block.begin), x.row(block.begin), x.stride, rows, 2 * begin, 2 * end,
+    const std::uint8_t* following = first < pairs.end ? matrices_[static_cast<std::size_t>(op.matrices[i + 1])]->pair(0) : next;
+    matmul_.matmul(matrix, x.quantized(block.begin), x.row(block.begin), x.stride, rows, {2 * begin, 2 * end, following},
                    out.row(block.begin), out.stride);
     const std::int64_t column = begin * kPair, columns = std::min(end * kPair, matrix.n) - column;
     for (std::int64_t r = block.begin; r < block.end; ++r) {

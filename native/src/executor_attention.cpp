@@ -11,20 +11,21 @@ constexpr std::int64_t kPartialHead = 2;     // maximum and sum in front of a pa
 constexpr std::size_t kTilesPerWorker = 3;   // with fewer tiles, chunks are shared out instead
 
 // Tiles of one layer's attention. Queries that share K and V sit in the same tile, so each block is read once for them.
+// Tiles that may share some, those of one head, follow each other: sequences with a common prefix find it in the cache.
 std::vector<Tile> make_tiles(const StepInput& input, const AttentionShape& shape) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   std::vector<Tile> tiles;
-  for (std::int64_t s = 0; s < input.sequences; ++s) {
-    const std::int64_t first_row = input.cu_seqlens[s], queries = (input.cu_seqlens[s + 1] - first_row) * group;
-    for (std::int64_t q = 0; q < queries; q += kQueryTile) {
-      const std::int64_t count = std::min(kQueryTile, queries - q);
-      const std::int64_t oldest = input.positions[first_row + q / group];
-      const std::int64_t newest = input.positions[first_row + (q + count - 1) / group];
-      const std::int64_t begin = shape.window > 0 ? std::max<std::int64_t>(0, oldest - shape.window + 1) : 0;
-      for (std::int64_t head = 0; head < shape.num_kv_heads; ++head)
+  for (std::int64_t head = 0; head < shape.num_kv_heads; ++head)
+    for (std::int64_t s = 0; s < input.sequences; ++s) {
+      const std::int64_t first_row = input.cu_seqlens[s], queries = (input.cu_seqlens[s + 1] - first_row) * group;
+      for (std::int64_t q = 0; q < queries; q += kQueryTile) {
+        const std::int64_t count = std::min(kQueryTile, queries - q);
+        const std::int64_t oldest = input.positions[first_row + q / group];
+        const std::int64_t newest = input.positions[first_row + (q + count - 1) / group];
+        const std::int64_t begin = shape.window > 0 ? std::max<std::int64_t>(0, oldest - shape.window + 1) : 0;
         tiles.push_back({s, head, q, count, begin / kAttentionChunk, newest / kAttentionChunk});
+      }
     }
-  }
   // The longest first, so that no worker ends on one.
   std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) {
     return a.last_chunk - a.first_chunk > b.last_chunk - b.first_chunk;
@@ -32,30 +33,39 @@ std::vector<Tile> make_tiles(const StepInput& input, const AttentionShape& shape
   return tiles;
 }
 
+bool shared_out_alike(const AttentionShape& a, const AttentionShape& b) {
+  return a.num_heads == b.num_heads && a.num_kv_heads == b.num_kv_heads && a.head_dim == b.head_dim && a.window == b.window;
+}
+
 }  // namespace
 
 void Executor::plan_attention(const std::vector<Op>& ops, Step& step) {
   std::int64_t partial_floats = 0, scratch_floats = 0;
-  for (const Op& op : ops) {
-    if (op.kind != OpKind::Attention) continue;
-    const AttentionShape& shape = kv_layers_[static_cast<std::size_t>(op.id)].shape;
-    auto work = std::make_unique<AttentionWork>();
-    work->tiles = make_tiles(step.input, shape);
-    work->in_chunks = work->tiles.size() < kTilesPerWorker * static_cast<std::size_t>(pool_.size());
+  const auto plan_of = [&](const AttentionShape& shape) -> const AttentionPlan& {
+    for (const auto& plan : step.plans)
+      if (shared_out_alike(plan->shape, shape)) return *plan;
+    step.plans.push_back(std::make_unique<AttentionPlan>());
+    AttentionPlan& plan = *step.plans.back();
+    plan.shape = shape;
+    plan.tiles = make_tiles(step.input, shape);
+    plan.in_chunks = plan.tiles.size() < kTilesPerWorker * static_cast<std::size_t>(pool_.size());
     const std::int64_t query_floats = kQueryTile * (shape.head_dim + kPartialHead);
-    for (const Tile& tile : work->tiles) {
+    for (const Tile& tile : plan.tiles) {
       const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
-      if (work->in_chunks) {
-        work->first_item.push_back(static_cast<std::int64_t>(work->chunk_tile.size()));
-        work->chunk_tile.insert(work->chunk_tile.end(), static_cast<std::size_t>(chunks),
-                                static_cast<std::int64_t>(work->first_item.size()) - 1);
+      if (plan.in_chunks) {
+        plan.first_item.push_back(static_cast<std::int64_t>(plan.chunk_tile.size()));
+        plan.chunk_tile.insert(plan.chunk_tile.end(), static_cast<std::size_t>(chunks),
+                               static_cast<std::int64_t>(plan.first_item.size()) - 1);
       } else {
         scratch_floats = std::max(scratch_floats, chunks * query_floats);
       }
     }
-    partial_floats = std::max(partial_floats, static_cast<std::int64_t>(work->chunk_tile.size()) * query_floats);
-    step.attention.push_back(std::move(work));
-  }
+    partial_floats = std::max(partial_floats, static_cast<std::int64_t>(plan.chunk_tile.size()) * query_floats);
+    return plan;
+  };
+  for (const Op& op : ops)
+    if (op.kind == OpKind::Attention)
+      step.attention.push_back(std::make_unique<AttentionWork>(plan_of(kv_layers_[static_cast<std::size_t>(op.id)].shape)));
   step.sequence_of.resize(static_cast<std::size_t>(step.input.tokens));
   for (std::int64_t s = 0; s < step.input.sequences; ++s)
     std::fill(step.sequence_of.begin() + step.input.cu_seqlens[s], step.sequence_of.begin() + step.input.cu_seqlens[s + 1], s);
@@ -93,8 +103,8 @@ float* Executor::output_of(const Op& op, const Step& step, const Tile& tile, std
 
 void Executor::attention_op(const Op& op, Step& step, int worker, std::size_t index) {
   AttentionWork& work = *step.attention[index];
-  if (work.in_chunks) {
-    attend_in_chunks(op, step, work, worker);
+  if (work.plan.in_chunks) {
+    attend_in_chunks(op, step, work);
   } else {
     attend_whole(op, step, work, worker);
   }
@@ -103,12 +113,13 @@ void Executor::attention_op(const Op& op, Step& step, int worker, std::size_t in
 // Many tiles: each is computed from its first chunk to its last by one worker.
 void Executor::attend_whole(const Op& op, Step& step, AttentionWork& work, int worker) {
   const KV& kv = kv_layers_[static_cast<std::size_t>(op.id)];
+  const std::vector<Tile>& tiles = work.plan.tiles;
   const std::int64_t partial = kv.shape.head_dim + kPartialHead;
   float* scratch = step.scratch[static_cast<std::size_t>(worker)].get();
   for (;;) {
     const std::size_t next = work.next.value.fetch_add(1, std::memory_order_relaxed);
-    if (next >= work.tiles.size()) return;
-    const Tile& tile = work.tiles[next];
+    if (next >= tiles.size()) return;
+    const Tile& tile = tiles[next];
     const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
     for (std::int64_t c = 0; c < chunks; ++c)
       vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + c, scratch + c * partial, chunks * partial));
@@ -117,28 +128,24 @@ void Executor::attend_whole(const Op& op, Step& step, AttentionWork& work, int w
   }
 }
 
-// Few tiles, as when one request decodes: their chunks are shared out, then joined.
-void Executor::attend_in_chunks(const Op& op, Step& step, AttentionWork& work, int worker) {
+// Few tiles, as when one request decodes: their chunks are shared out.
+void Executor::attend_in_chunks(const Op& op, Step& step, AttentionWork& work) {
   const KV& kv = kv_layers_[static_cast<std::size_t>(op.id)];
+  const AttentionPlan& plan = work.plan;
   const std::int64_t partial = kv.shape.head_dim + kPartialHead;
-  const auto place = [&](std::size_t t) { return step.partials.get() + work.first_item[t] * kQueryTile * partial; };
   for (;;) {
     const std::size_t next = work.next.value.fetch_add(1, std::memory_order_relaxed);
-    if (next >= work.chunk_tile.size()) break;
-    const std::size_t t = static_cast<std::size_t>(work.chunk_tile[next]);
-    const Tile& tile = work.tiles[t];
-    const std::int64_t c = static_cast<std::int64_t>(next) - work.first_item[t];
+    if (next >= plan.chunk_tile.size()) return;
+    const std::size_t t = static_cast<std::size_t>(plan.chunk_tile[next]);
+    const Tile& tile = plan.tiles[t];
+    const std::int64_t chunk = static_cast<std::int64_t>(next) - plan.first_item[t];
     const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
-    vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + c, place(t) + c * partial, chunks * partial));
-  }
-  pool_.barrier(worker);
-  for (;;) {
-    const std::size_t t = work.next_join.value.fetch_add(1, std::memory_order_relaxed);
-    if (t >= work.tiles.size()) return;
-    const Tile& tile = work.tiles[t];
-    const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
+    float* place = step.partials.get() + plan.first_item[t] * kQueryTile * partial;
+    vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + chunk, place + chunk * partial, chunks * partial));
+    // Its other chunks may be other workers': what they wrote is seen by whoever counts after them.
+    if (work.computed[t].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) continue;
     for (std::int64_t i = 0; i < tile.count; ++i)
-      vector_.merge(place(t) + i * chunks * partial, chunks, kv.shape.head_dim, output_of(op, step, tile, i));
+      vector_.merge(place + i * chunks * partial, chunks, kv.shape.head_dim, output_of(op, step, tile, i));
   }
 }
 

@@ -1,6 +1,7 @@
 // The executor's private parts: buffers, ops, and what one step keeps while it is computed.
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -134,13 +135,22 @@ struct Tile {
   std::int64_t first_chunk, last_chunk;  // inclusive: what any of its queries sees
 };
 
-// One attention op's share-out in this step.
-struct AttentionWork {
+// How attention is shared out in a step, the same for all layers whose attention has the same shape.
+struct AttentionPlan {
+  AttentionShape shape;
   std::vector<Tile> tiles;
-  bool in_chunks = false;  // few tiles: their chunks are shared out, and joined in a second pass
+  bool in_chunks = false;  // few tiles: their chunks are shared out, and joined by whoever computes a tile's last one
   std::vector<std::int64_t> chunk_tile;  // in_chunks: tile of each item; the item's chunk follows from its place
   std::vector<std::int64_t> first_item;  // in_chunks: of each tile
-  PaddedCounter next, next_join;
+};
+
+// One attention op's progress.
+struct AttentionWork {
+  const AttentionPlan& plan;
+  PaddedCounter next;
+  std::vector<std::atomic<std::int64_t>> computed;  // in_chunks: chunks of each tile
+
+  explicit AttentionWork(const AttentionPlan& how) : plan(how), computed(how.in_chunks ? how.tiles.size() : 0) {}
 };
 
 struct Step {
@@ -148,6 +158,7 @@ struct Step {
   std::int64_t rows = 0;
   std::int64_t block_rows = 0;            // most rows of a block; 0: op by op
   std::vector<std::int64_t> sequence_of;  // [tokens]
+  std::vector<std::unique_ptr<AttentionPlan>> plans;
   std::vector<std::unique_ptr<AttentionWork>> attention;  // one per attention op
   std::size_t attention_bytes = 0;        // of the next two
   Array<float> partials;                  // in_chunks: [items, kQueryTile, head_dim + 2] of the op being computed

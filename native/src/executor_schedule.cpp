@@ -171,7 +171,7 @@ void Executor::run_by_ops(const std::vector<Op>& ops, Step& step, int worker) {
     }
     previous_by_rows = op.by_rows();
     if (op.kind == OpKind::Matmul) {
-      matmul_op(op, {0, step.rows, -1}, Share(pairs_of(op), worker, pool_.size()));
+      matmul_op(op, {0, step.rows, -1}, Share(pairs_of(op), worker, pool_.size()), weights_after(ops, i, worker, pool_.size()));
     } else if (op.together()) {
       together_op(op, step, worker, attention_index);
     } else {
@@ -203,7 +203,7 @@ void Executor::run_by_blocks(const std::vector<Op>& ops, Step& step, int worker)
       const Block block{rows.begin + count * b / blocks, rows.begin + count * (b + 1) / blocks, worker};
       for (std::size_t at = i; at < end; ++at) {
         if (ops[at].kind == OpKind::Matmul) {
-          matmul_op(ops[at], block, Share(pairs_of(ops[at]), 0, 1));
+          matmul_op(ops[at], block, Share(pairs_of(ops[at]), 0, 1), weights_after(ops, at, 0, 1));
         } else {
           row_op(ops[at], step, block);
         }
@@ -226,6 +226,20 @@ std::int64_t Executor::pairs_of(const Op& op) const {
   std::int64_t pairs = 0;
   for (const int id : op.matrices) pairs += matrices_[static_cast<std::size_t>(id)]->panels / 2;
   return pairs;
+}
+
+// Where a worker's share of the first product after op `at` begins; nullptr where none follows.
+const std::uint8_t* Executor::weights_after(const std::vector<Op>& ops, std::size_t at, int worker, int workers) const {
+  const auto found = std::find_if(ops.begin() + static_cast<std::ptrdiff_t>(at) + 1, ops.end(),
+                                  [](const Op& op) { return op.kind == OpKind::Matmul; });
+  if (found == ops.end()) return nullptr;
+  std::int64_t pair = Share(pairs_of(*found), worker, workers).begin;
+  for (const int id : found->matrices) {
+    const PackedMatrix& matrix = *matrices_[static_cast<std::size_t>(id)];
+    if (pair < matrix.panels / 2) return matrix.pair(pair);
+    pair -= matrix.panels / 2;
+  }
+  return nullptr;
 }
 
 Executor::View Executor::view(BufferId id, const Block& block) const {

@@ -70,7 +70,7 @@ void matmul(const sojourn::PackedMatrix& w, const std::string& isa, const Floats
   nb::gil_scoped_release release;
   Activations quantized(w.integer_activations ? rows : 0, w.k);
   if (w.integer_activations) k.quantize_rows(x.data(), w.k, w.k, 0, rows, quantized.rows);
-  k.matmul(w, quantized.rows, x.data(), w.k, rows, panel_begin, panel_end, out.data(), 16 * w.panels);
+  k.matmul(w, quantized.rows, x.data(), w.k, rows, {panel_begin, panel_end, nullptr}, out.data(), 16 * w.panels);
 }
 
 void quantize_rows(const std::string& isa, const Floats& x, const Array<std::int8_t, 2>& codes, const Array<float, 2>& scales,

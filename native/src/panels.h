@@ -91,11 +91,11 @@ struct Panels final : PackedMatrix {
   std::size_t bytes_per_span = 0;   // of one panel
   std::shared_ptr<std::uint8_t> data;
 
+  const std::uint8_t* pair(std::int64_t pair) const override { return panel(2 * pair); }
   // First span of a panel; the next one lies 2 * bytes_per_span further.
   const std::uint8_t* panel(std::int64_t p) const { return data.get() + offset(p); }
   std::uint8_t* panel(std::int64_t p) { return data.get() + offset(p); }
-
- private:
+  // From panel 0 to panel p.
   std::size_t offset(std::int64_t p) const {
     return (static_cast<std::size_t>(p / 2 * spans) * 2 + static_cast<std::size_t>(p % 2)) * bytes_per_span;
   }

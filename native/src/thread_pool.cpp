@@ -56,6 +56,26 @@ void pin_to_nth_allowed_cpu(int n) {
 #endif
 }
 
+// Keeps the caller of a run on the first CPU while the run lasts: on one of the others it would share that CPU with the
+// worker pinned there, and each would wait for the other's time slice to end. Between runs it has its own CPUs back.
+class PinnedCaller {
+ public:
+#if defined(__linux__)
+  explicit PinnedCaller(bool others) : pinned_(others && sched_getaffinity(0, sizeof before_, &before_) == 0) {
+    if (pinned_) pin_to_nth_allowed_cpu(0);
+  }
+  ~PinnedCaller() {
+    if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
+  }
+
+ private:
+  bool pinned_;
+  cpu_set_t before_;
+#else
+  explicit PinnedCaller(bool) {}
+#endif
+};
+
 // Returns when `counter` no longer is `value`, or earlier.
 void sleep_while(std::atomic<std::uint32_t>& counter, std::uint32_t value) {
 #if defined(__linux__)
@@ -103,6 +123,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::run(const std::function<void(int)>& work) {
+  const PinnedCaller pinned(!threads_.empty());
   work_ = &work;
   late_ns_.store(0, std::memory_order_relaxed);
   const std::int64_t start = now_ns();

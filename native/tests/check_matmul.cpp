@@ -103,7 +103,7 @@ struct Product {
 
   std::vector<float> multiply(const MatmulKernels& kernels, const Activations& a, std::int64_t first, std::int64_t rows) const {
     std::vector<float> y(static_cast<std::size_t>(rows * stride()), std::nanf(""));
-    kernels.matmul(*matrix, a.from_row(first), x.data() + first * k, k, rows, 0, matrix->panels, y.data(), stride());
+    kernels.matmul(*matrix, a.from_row(first), x.data() + first * k, k, rows, {0, matrix->panels, nullptr}, y.data(), stride());
     return y;
   }
 
@@ -143,7 +143,7 @@ void check_product(const MatmulKernels& kernels, const Product& product, Digest&
   }
   for (std::int64_t begin = 0; begin < product.matrix->panels; ++begin) {  // a share of the panels, as workers take it
     std::vector<float> y(static_cast<std::size_t>(9 * stride));
-    kernels.matmul(*product.matrix, a.rows, product.x.data(), product.k, 9, begin, begin + 1, y.data(), stride);
+    kernels.matmul(*product.matrix, a.rows, product.x.data(), product.k, 9, {begin, begin + 1, nullptr}, y.data(), stride);
     for (std::int64_t r = 0; r < 9; ++r)
       for (std::int64_t c = 0; c < stride; ++c) {
         const auto at = static_cast<std::size_t>(r * stride + c);

@@ -6,6 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+
+import numpy as np
+
+from sojourn.executor.model import Model
+from tests.graph.plans import make_plan
 
 CODE = """
 import json, os, sys, time
@@ -58,3 +64,24 @@ def test_b75_more_threads_than_cpus_are_left_unpinned_and_work() -> None:
         [c] for c in allowed[1:] if len(allowed) > 1
     ]
     assert sum(mask == allowed for mask in masks) >= 2
+
+
+def test_b75_the_caller_is_on_the_first_cpu_during_a_step_and_free_again_afterwards() -> None:
+    caller, allowed = threading.get_native_id(), os.sched_getaffinity(0)
+    backend = Model.from_pretrained("smollm2:135m").native_backend(16, 32, max_rows=512, threads=2)
+    seen: list[set[int]] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            seen.append(os.sched_getaffinity(caller))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        backend.forward(make_plan([(list(range(500)), 0)], np.arange(16)[None, :]))
+    finally:
+        ended.set()
+        watcher.join()
+    assert {min(allowed)} in seen
+    assert os.sched_getaffinity(0) == allowed

@@ -141,12 +141,13 @@ class Executor {
   OpTime* times_of(int worker, std::size_t ops);
   void row_op(const Op& op, Step& step, const Block& block);
   void rotate_tables(Step& step, std::int64_t begin, std::int64_t end);
-  void matmul_op(const Op& op, const Block& block, const Share& pairs);
+  void matmul_op(const Op& op, const Block& block, const Share& pairs, const std::uint8_t* next);
+  const std::uint8_t* weights_after(const std::vector<Op>& ops, std::size_t at, int worker, int workers) const;
   void plan_attention(const std::vector<Op>& ops, Step& step);
   std::size_t attention_bytes(std::int64_t sequences, std::int64_t rows, std::int64_t context);
   void attention_op(const Op& op, Step& step, int worker, std::size_t index);
   void attend_whole(const Op& op, Step& step, AttentionWork& work, int worker);
-  void attend_in_chunks(const Op& op, Step& step, AttentionWork& work, int worker);
+  void attend_in_chunks(const Op& op, Step& step, AttentionWork& work);
   AttentionItem item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, float* partials,
                         std::int64_t partial_stride) const;
   float* output_of(const Op& op, const Step& step, const Tile& tile, std::int64_t i) const;

@@ -20,6 +20,8 @@ inline constexpr std::int64_t kActivationGroup = 32;  // activations that share 
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;
+  // Where the weights of panels 2 * pair and 2 * pair + 1 begin, one stream of memory.
+  virtual const std::uint8_t* pair(std::int64_t pair) const = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
   std::int64_t panels = 0;        // n / 16, rounded up to an even number
@@ -37,15 +39,22 @@ struct QuantizedRows {
 
 inline std::int64_t padded_k(std::int64_t k) { return (k + 63) / 64 * 64; }
 
+// One thread's share of a matrix: panels [begin, end). `next`: weights that this thread reads afterwards, which are asked
+// for while the last panels are computed; may be null.
+struct PanelRange {
+  std::int64_t begin, end;
+  const std::uint8_t* next;
+};
+
 // One instruction set's implementation. Every function computes only its share; the caller splits the work.
 struct MatmulKernels {
   // Rows [row_begin, row_end) of x [rows, k], row stride ldx, into `out` (same row numbers).
   void (*quantize_rows)(const float* x, std::int64_t ldx, std::int64_t k, std::int64_t row_begin, std::int64_t row_end,
                         const QuantizedRows& out);
-  // y[r, 16 * p + c] for rows [0, rows) and panels [panel_begin, panel_end); y has row stride ldy >= 16 * panels.
+  // y[r, 16 * p + c] for rows [0, rows) and the range's panels p; y has row stride ldy >= 16 * panels.
   // `x` is read when w.integer_activations, else `xf` [rows, k] with row stride ldx.
   void (*matmul)(const PackedMatrix& w, const QuantizedRows& x, const float* xf, std::int64_t ldx, std::int64_t rows,
-                 std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy);
+                 const PanelRange& range, float* y, std::int64_t ldy);
 };
 
 // Repacks n rows of k weights stored as `format` (row after row, whole blocks). nullptr: no kernel for this format.

@@ -29,7 +29,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(arrived_.size()); }
 
-  // Runs work(worker) on every worker and returns when all have. `work` must not throw.
+  // Runs work(worker) on every worker and returns when all have. `work` must not throw. The caller is on the first CPU
+  // meanwhile, and may use all of its own again afterwards.
   void run(const std::function<void(int)>& work);
 
   // Called by every worker inside `run`: returns when all have called it, and makes their writes visible.

@@ -219,22 +219,37 @@ struct FloatTile {
 
 // ---- the product ------------------------------------------------------------------------------------------------------
 
+// What is worth asking for while a strip is computed: the strips that follow in this thread's range, and at its end those
+// of `next`, so that the memory is busy while the thread waits for others. Strips too large for that prefetch a fixed
+// distance ahead.
+template <class V>
+std::int64_t distance_ahead(const Panels& w, const PanelRange& range, std::int64_t panel, std::int64_t strips,
+                            std::int64_t wide) {
+  if (strips == 0) return V::kPrefetchAhead;
+  const std::int64_t wanted = panel + strips * wide;
+  const std::uint8_t* place = w.panel(panel);
+  if (wanted < range.end) place = w.panel(wanted);
+  else if (range.next != nullptr) place = range.next + w.offset(wanted - range.end);
+  return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(place) - reinterpret_cast<std::intptr_t>(w.panel(panel)));
+}
+
 // Calls run_tile(strip, rows in tile, first row, panels in strip, first panel) for every tile. Strips of panels are the
-// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. A single tile
-// prefetches a fixed distance ahead; where a strip has several, the next strip comes in during the last of them.
+// outer loop, so weights come from memory once; the rows are split into tiles as equal as can be. The last tile of a
+// strip prefetches.
 template <class V, class RunTile>
-void for_each_tile(const Panels& w, std::int64_t rows, std::int64_t panel_begin, std::int64_t panel_end,
-                   RunTile run_tile) {
+void for_each_tile(const Panels& w, std::int64_t rows, const PanelRange& range, RunTile run_tile) {
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
   const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
-  for (std::int64_t panel = panel_begin; panel < panel_end;) {
-    const int width = panel_end - panel < wide ? static_cast<int>(panel_end - panel) : wide;
+  const std::int64_t strip_bytes = wide * w.spans * static_cast<std::int64_t>(w.bytes_per_span);
+  const std::int64_t fitting = V::kPrefetchAhead / strip_bytes;
+  const std::int64_t strips = tiles > 1 ? 1 : strip_bytes > V::kLargeStrip ? 0 : fitting > 1 ? fitting : 1;
+  for (std::int64_t panel = range.begin; panel < range.end;) {
+    const int width = range.end - panel < wide ? static_cast<int>(range.end - panel) : wide;
     Strip strip{};
     strip.spans = w.spans;
     for (int p = 0; p < width; ++p) {
       strip.panels[p] = w.panel(panel + p);
-      const std::int64_t next = panel + width + p;
-      strip.ahead[p] = tiles == 1 ? V::kPrefetchAhead : next < panel_end ? w.panel(next) - strip.panels[p] : 0;
+      strip.ahead[p] = distance_ahead<V>(w, range, panel + p, strips, wide);
     }
     std::int64_t row = 0;
     for (std::int64_t t = 0; t < tiles; ++t) {
@@ -306,8 +321,8 @@ struct CodesConstant {
 };
 
 template <class V, class L>
-void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows, std::int64_t panel_begin,
-                     std::int64_t panel_end, float* y, std::int64_t ldy) {
+void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows, const PanelRange& range, float* y,
+                     std::int64_t ldy) {
   Rows all{};
   if constexpr (L::kMinimums || L::kStarts) {
     std::uint32_t* corrections = matmul_scratch(static_cast<std::size_t>(rows * (x.padded_k / group_columns(L::kScales))));
@@ -316,7 +331,7 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
   }
   all.code_stride = x.padded_k;
   all.scale_stride = x.padded_k / 32;
-  for_each_tile<V>(w, rows, panel_begin, panel_end,
+  for_each_tile<V>(w, rows, range,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      Rows tile = all;
                      tile.codes = x.codes + row * all.code_stride;
@@ -327,9 +342,9 @@ void integer_product(const Panels& w, const QuantizedRows& x, std::int64_t rows,
 }
 
 template <class V, Codes kCodes>
-void float_product(const Panels& w, const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t panel_begin,
-                   std::int64_t panel_end, float* y, std::int64_t ldy) {
-  for_each_tile<V>(w, rows, panel_begin, panel_end,
+void float_product(const Panels& w, const float* x, std::int64_t ldx, std::int64_t rows,
+                   const PanelRange& range, float* y, std::int64_t ldy) {
+  for_each_tile<V>(w, rows, range,
                    [&](const Strip& strip, int count, std::int64_t row, int width, std::int64_t panel) {
                      find_float_tile<V, kCodes>(count, width)(strip, w.k, x + row * ldx, ldx, y + row * ldy + 16 * panel, ldy);
                    });
@@ -337,10 +352,10 @@ void float_product(const Panels& w, const float* x, std::int64_t ldx, std::int64
 
 template <class V>
 void matmul(const PackedMatrix& packed, const QuantizedRows& x, const float* xf, std::int64_t ldx, std::int64_t rows,
-            std::int64_t panel_begin, std::int64_t panel_end, float* y, std::int64_t ldy) {
+            const PanelRange& range, float* y, std::int64_t ldy) {
   const Panels& w = static_cast<const Panels&>(packed);
   const auto product = [&](auto layout) {
-    integer_product<V, decltype(layout)>(w, x, rows, panel_begin, panel_end, y, ldy);
+    integer_product<V, decltype(layout)>(w, x, rows, range, y, ldy);
   };
   const auto halves = [&](auto codes) {
     if (w.layout.scales == Scales::HalfMin) return product(Layout<V, decltype(codes)::value, Scales::HalfMin>{});
@@ -348,9 +363,9 @@ void matmul(const PackedMatrix& packed, const QuantizedRows& x, const float* xf,
     product(Layout<V, decltype(codes)::value, Scales::Sub32Min>{});
   };
   switch (w.layout.codes) {
-    case Codes::Float32: return float_product<V, Codes::Float32>(w, xf, ldx, rows, panel_begin, panel_end, y, ldy);
-    case Codes::Float16: return float_product<V, Codes::Float16>(w, xf, ldx, rows, panel_begin, panel_end, y, ldy);
-    case Codes::BFloat16: return float_product<V, Codes::BFloat16>(w, xf, ldx, rows, panel_begin, panel_end, y, ldy);
+    case Codes::Float32: return float_product<V, Codes::Float32>(w, xf, ldx, rows, range, y, ldy);
+    case Codes::Float16: return float_product<V, Codes::Float16>(w, xf, ldx, rows, range, y, ldy);
+    case Codes::BFloat16: return float_product<V, Codes::BFloat16>(w, xf, ldx, rows, range, y, ldy);
     case Codes::NibbleTable: return product(Layout<V, Codes::NibbleTable, Scales::Half>{});
     case Codes::Byte: return product(Layout<V, Codes::Byte, Scales::Half>{});
     case Codes::SixBit: return product(Layout<V, Codes::SixBit, Scales::Sub16>{});

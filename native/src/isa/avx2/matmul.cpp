@@ -106,7 +106,8 @@ struct Avx2 {
   static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 1;
   static constexpr int kTileRegisters = 4;
-  static constexpr std::int64_t kPrefetchAhead = 6144;
+  static constexpr std::int64_t kPrefetchAhead = 24576;
+  static constexpr std::int64_t kLargeStrip = 65536;
   static constexpr bool kMasksHighNibbles = false;
 
   static SOJOURN_INLINE Floats zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

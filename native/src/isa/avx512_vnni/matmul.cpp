@@ -19,7 +19,8 @@ struct Avx512 {
   static constexpr int kFewRowsPanels = 2;
   static constexpr int kManyRowsPanels = 2;
   static constexpr int kTileRegisters = 16;
-  static constexpr std::int64_t kPrefetchAhead = 6144;
+  static constexpr std::int64_t kPrefetchAhead = 24576;
+  static constexpr std::int64_t kLargeStrip = 65536;
   static constexpr bool kMasksHighNibbles = true;
 
   static SOJOURN_INLINE Floats zero() { return _mm512_setzero_ps(); }

@@ -22,6 +22,7 @@ struct Portable {
   static constexpr int kManyRowsPanels = 1;
   static constexpr int kTileRegisters = 16;
   static constexpr std::int64_t kPrefetchAhead = 0;
+  static constexpr std::int64_t kLargeStrip = 0;
   static constexpr bool kMasksHighNibbles = false;
 
   template <class Function>
