@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -155,6 +156,27 @@ def test_an_engine_waits_for_a_front_end_that_is_busy_and_loses_nothing(on_line)
         await speaking
 
     on_line(talk)
+
+
+def test_the_receive_thread_sleeps_while_the_client_takes_what_the_engine_sends(on_socket):
+    async def talk(client, engine):
+        threads = []
+        waiting = in_thread(lambda: threads.append(threading.get_native_id()) or engine.receive())
+        await asyncio.sleep(0.05)
+        before = times_it_went_to_sleep(*threads)
+        for number in range(200):
+            engine.send(Loading("step", number))
+            await client.receive()
+        assert times_it_went_to_sleep(*threads) - before < 20
+        engine.close()
+        assert await waiting is None
+
+    on_socket(talk)
+
+
+def times_it_went_to_sleep(thread):
+    rows = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("voluntary_ctxt_switches"))
 
 
 def test_close_ends_a_receive_that_waits_and_every_later_one(on_line):

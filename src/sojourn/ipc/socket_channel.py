@@ -7,6 +7,7 @@ in the other's half when the system call returns, and stays there when the write
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from collections import deque
@@ -88,6 +89,8 @@ class SocketEngineEnd:
         self._outgoing = socket.socket(fileno=descriptor)
         self._outgoing.set_inheritable(False)  # a child of this process must not keep the line open
         self._incoming = self._outgoing.dup()  # the same half: each thread has its own to close
+        self._readable = select.poll()
+        self._readable.register(self._incoming, select.POLLIN)
         self._splitter = FrameSplitter()
         self._arrived: deque[bytes] = deque()
 
@@ -114,9 +117,13 @@ class SocketEngineEnd:
         self._outgoing.close()
 
     def _read(self) -> bytes:
-        """Empty at the line's end."""
+        """Empty at the line's end.
+
+        Waits in `poll`, since Linux wakes a thread that waits in `recv` also whenever A has read one of our messages.
+        """
         if self._incoming.fileno() < 0:
             return b""
+        self._readable.poll()
         try:
             return self._incoming.recv(READ_BYTES)
         except ConnectionResetError:  # A left without having read everything
