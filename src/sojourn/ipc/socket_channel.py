@@ -96,7 +96,7 @@ class SocketEngineEnd:
 
     def send(self, message: FromEngine) -> None:
         try:
-            self._outgoing.sendall(framed(message), socket.MSG_NOSIGNAL)
+            self._outgoing.sendall(framed(message))
         except ConnectionError:  # A is gone
             return
 

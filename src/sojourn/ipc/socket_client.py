@@ -70,7 +70,7 @@ class SocketClientEnd:
     def _write(self, data: bytes | bytearray) -> int:
         """How much of `data` needs no further thought."""
         try:
-            return self._socket.send(data, socket.MSG_NOSIGNAL)
+            return self._socket.send(data)
         except BlockingIOError:
             return 0
         except ConnectionError:  # the engine is gone; what it wrote before may still be read
