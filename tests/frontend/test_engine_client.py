@@ -31,7 +31,7 @@ async def llm_over(kind, **options):
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run_on(request):
-    """The server runs on uvloop; child processes and ZeroMQ's file descriptors are watched differently there."""
+    """The server runs on uvloop; child processes and sockets are watched differently there."""
     if request.param == "asyncio":
         return run
     return lambda coroutine: uvloop.run(asyncio.wait_for(coroutine, TIMEOUT))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from sojourn.core.loop import OnProgress, serve
 from sojourn.errors import InvalidRequest, StartupError
 from sojourn.ipc.bootstrap import read_bootstrap, watch_parent
-from sojourn.ipc.zmq_channel import ZmqEngineEnd
+from sojourn.ipc.socket_channel import SocketEngineEnd
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, FinishReason, TokenDelta
 
 REFUSE, RAISE, EXIT, BLOCK = 901, 902, 903, 904
@@ -123,9 +123,9 @@ def build_fake(model: str, on_progress: OnProgress) -> FakeEngine:
 def main() -> int:
     """proc.main with another engine: the same watch over the parent, the same loop."""
     bootstrap = read_bootstrap()
-    watch_parent(bootstrap.addresses)
+    watch_parent()
     try:
-        serve(lambda on_progress: build_fake(bootstrap.config.model, on_progress), ZmqEngineEnd(bootstrap.addresses))
+        serve(lambda on_progress: build_fake(bootstrap.config.model, on_progress), SocketEngineEnd(bootstrap.line))
     except Exception:
         return 1
     return 0

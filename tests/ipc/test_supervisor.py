@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from sojourn.config import EngineConfig
 from sojourn.errors import StartupError
@@ -43,6 +43,13 @@ async def running(launcher, **options):
 
 def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, TIMEOUT))
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run_on(request):
+    """Each loop starts children, and gives them descriptors, in its own way."""
+    run = {"asyncio": asyncio.run, "uvloop": uvloop.run}[request.param]
+    return lambda coroutine: run(asyncio.wait_for(coroutine, TIMEOUT))
 
 
 async def next_event(supervisor, kind):
@@ -258,32 +265,98 @@ def test_starts_are_at_least_the_interval_apart(launcher):
     run(scenario())
 
 
-def test_close_stops_a_busy_engine_and_leaves_nothing_behind(process_launcher, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", None)
+def open_descriptors():
+    return sorted(os.listdir("/proc/self/fd"), key=int)
 
+
+async def descriptors_before_a_start():
+    """Once the loop has started some child: uvloop opens /dev/null at the first and keeps it."""
+    child = await asyncio.create_subprocess_exec("true", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    await child.communicate()
+    await asyncio.sleep(0)
+    return open_descriptors()
+
+
+def test_close_stops_a_busy_engine_and_leaves_nothing_behind(process_launcher, run_on):
     async def scenario():
+        before = await descriptors_before_a_start()
         async with running(process_launcher()) as supervisor:
             pid = supervisor.pid
-            assert os.listdir(directory) != []
             supervisor.send(AddRequests([request("a", max_tokens=10_000)]))
             await next_event(supervisor, Outputs)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+        await asyncio.sleep(0)  # uvloop closes its pipes one turn later
+        assert open_descriptors() == before
 
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:  # a short path: sockets are made below it
-        monkeypatch.setenv("TMPDIR", directory)
-        run(scenario())
-        assert os.listdir(directory) == []
+    run_on(scenario())
+
+
+@pytest.mark.parametrize("command", [(sys.executable, "-c", "raise SystemExit(4)"), ("/nonexistent/engine",)])
+def test_a_start_that_fails_leaves_no_descriptor_open(command, run_on):
+    async def scenario():
+        before = await descriptors_before_a_start()
+        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        with pytest.raises(StartupError):
+            await supervisor.start()
+        await supervisor.close()
+        await asyncio.sleep(0)  # uvloop closes its pipes one turn later
+        assert open_descriptors() == before
+
+    run_on(scenario())
+
+
+def test_a_killed_engine_leaves_no_descriptor_open_once_another_runs(process_launcher, run_on):
+    async def scenario():
+        async with running(process_launcher(), restart_interval=0.1) as supervisor:
+            before = len(open_descriptors())
+            os.kill(supervisor.pid, signal.SIGKILL)
+            await next_event(supervisor, EngineLost)
+            await next_event(supervisor, Ready)
+            assert len(open_descriptors()) == before
+
+    run_on(scenario())
+
+
+def test_what_the_engine_process_starts_inherits_nothing_of_the_line(process_launcher, run_on):
+    async def scenario():
+        async with running(process_launcher()) as supervisor:
+            sockets = sockets_of(supervisor.pid)
+            standard = {sockets.get(fd) for fd in "012"}  # uvloop's pipes are sockets too
+            line = [fd for fd, inode in sockets.items() if inode not in standard]
+            assert line
+            assert all(flags_of(supervisor.pid, fd) & os.O_CLOEXEC for fd in line)
+
+    run_on(scenario())
+
+
+def flags_of(pid, fd):
+    rows = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines()
+    return next(int(row.split()[1], 8) for row in rows if row.startswith("flags:"))
 
 
 def test_b84_neither_side_listens_on_a_network_port(process_launcher):
     async def scenario():
         async with running(process_launcher()) as supervisor:
             listening = listening_inodes()
-            assert not listening & socket_inodes(supervisor.pid)
-            assert not listening & socket_inodes(os.getpid())
+            assert not listening & set(sockets_of(supervisor.pid).values())
+            assert not listening & set(sockets_of(os.getpid()).values())
 
     run(scenario())
+
+
+def test_b84_the_line_has_no_name_in_any_file_system(process_launcher):
+    async def scenario():
+        async with running(process_launcher()) as supervisor:
+            theirs = set(sockets_of(supervisor.pid).values())
+            assert len(theirs) == 1  # the line and no other
+            assert [row[7:] for row in unix_sockets() if row[6] in theirs] == [[]]  # where a path would stand
+
+    run(scenario())
+
+
+def unix_sockets():
+    return [row.split() for row in Path("/proc/net/unix").read_text().splitlines()]
 
 
 def listening_inodes():
@@ -293,13 +366,14 @@ def listening_inodes():
     return {row[9] for row in rows if row[3] == "0A"}
 
 
-def socket_inodes(pid):
-    inodes = set()
+def sockets_of(pid):
+    """Inodes of a process's sockets by file descriptor."""
+    inodes = {}
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):  # the descriptor of this very listing
             link = os.readlink(f"/proc/{pid}/fd/{fd}")
             if link.startswith("socket:"):
-                inodes.add(link.removeprefix("socket:[").rstrip("]"))
+                inodes[fd] = link.removeprefix("socket:[").rstrip("]")
     return inodes
 
 
@@ -312,7 +386,7 @@ from sojourn.ipc.supervisor import Supervisor
 async def main():
     supervisor = Supervisor(make_launcher("process"))
     await supervisor.start()
-    print(supervisor.pid, supervisor._engine._addresses.directory, flush=True)
+    print(supervisor.pid, flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -322,13 +396,12 @@ asyncio.run(main())
 def test_b59_the_engine_process_dies_with_its_parent():
     code = ORPHAN_MAKER.format(root=str(Path(__file__).parents[2]))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
-        pid, directory = parent.stdout.readline().split()
+        pid = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 5.0
-    while not _is_gone(int(pid)):
+    while not _is_gone(pid):
         assert time.monotonic() < deadline, "an orphan is left"
         time.sleep(0.02)
-    assert not Path(directory.decode()).exists()
 
 
 def _is_gone(pid):

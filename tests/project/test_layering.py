@@ -45,7 +45,6 @@ CONFINED = {
     "pydantic": {"server"},
     "prometheus_client": {"server", "timeline"},
     "opentelemetry": {"timeline"},
-    "zmq": {"ipc"},
     "tokenizers": {"frontend"},
     "jinja2": {"frontend"},
     "safetensors": {"weights"},
@@ -118,7 +117,7 @@ def test_modules_form_no_cycle(sources):
 
 
 def test_core_scheduling_files_know_no_arrays_http_or_tokenizer(sources):
-    banned = {"numpy", "fastapi", "starlette", "uvicorn", "tokenizers", "jinja2", "zmq", "asyncio"}
+    banned = {"numpy", "fastapi", "starlette", "uvicorn", "tokenizers", "jinja2", "socket", "asyncio"}
     wrong = [
         f"{source.path} imports {name}"
         for source in sources

@@ -20,7 +20,7 @@ from sojourn.core.loop import OnProgress, serve
 from sojourn.errors import StartupError
 from sojourn.ipc.bootstrap import read_bootstrap, watch_parent
 from sojourn.ipc.channel import EngineEnd
-from sojourn.ipc.zmq_channel import ZmqEngineEnd
+from sojourn.ipc.socket_channel import SocketEngineEnd
 
 
 def engine_server(config: EngineConfig) -> Callable[[EngineEnd], None]:
@@ -41,9 +41,9 @@ def main() -> int:
     except (EOFError, msgspec.DecodeError) as error:
         print(f"sojourn.core.proc is started by the server, not by hand: {error}", file=sys.stderr)
         return 1
-    watch_parent(bootstrap.addresses)
+    watch_parent()
     try:
-        engine_server(bootstrap.config)(ZmqEngineEnd(bootstrap.addresses))
+        engine_server(bootstrap.config)(SocketEngineEnd(bootstrap.line))
     except StartupError:
         return 1  # A has its one line and prints it
     except Exception:

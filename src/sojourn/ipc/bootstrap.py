@@ -12,7 +12,6 @@ import threading
 import msgspec
 
 from sojourn.config import EngineConfig
-from sojourn.ipc.zmq_channel import Addresses, remove_directory
 
 STDIN = 0
 ORPHANED = 3  # exit status when A went first
@@ -21,7 +20,7 @@ _LENGTH = struct.Struct("!I")
 
 class Bootstrap(msgspec.Struct, frozen=True):
     config: EngineConfig
-    addresses: Addresses
+    line: int  # the file descriptor of B's half, which B inherits under the same number
 
 
 def encode_bootstrap(bootstrap: Bootstrap) -> bytes:
@@ -35,15 +34,14 @@ def read_bootstrap(fd: int = STDIN) -> Bootstrap:
     return msgspec.msgpack.decode(_read_exactly(fd, length), type=Bootstrap)
 
 
-def watch_parent(addresses: Addresses) -> None:
+def watch_parent() -> None:
     """Ends this process, whatever its other threads are doing, as soon as A's end of standard input is gone."""
-    threading.Thread(target=_die_with_parent, args=(addresses,), name="sojourn-parent", daemon=True).start()
+    threading.Thread(target=_die_with_parent, name="sojourn-parent", daemon=True).start()
 
 
-def _die_with_parent(addresses: Addresses) -> None:
+def _die_with_parent() -> None:
     while os.read(STDIN, 4096):  # the descriptor itself: a buffered reader would hold a lock at interpreter exit
         continue
-    remove_directory(addresses)
     os._exit(ORPHANED)
 
 

@@ -16,9 +16,9 @@ from sojourn.config import EngineConfig
 from sojourn.ipc.bootstrap import Bootstrap, encode_bootstrap
 from sojourn.ipc.channel import ClientEnd, EngineEnd
 from sojourn.ipc.messages import Stop
+from sojourn.ipc.socket_channel import socket_pair
+from sojourn.ipc.socket_client import SocketClientEnd
 from sojourn.ipc.thread_channel import in_process_channel
-from sojourn.ipc.zmq_channel import Addresses, make_directory, remove_directory
-from sojourn.ipc.zmq_client import ZmqClientEnd
 
 ENGINE_COMMAND = (sys.executable, "-m", "sojourn.core.proc")
 LAST_LINES = 20
@@ -37,7 +37,7 @@ class RunningEngine(Protocol):
 
 class Launcher(Protocol):
     async def launch(self) -> RunningEngine:
-        """Starts an engine; does not wait until it has loaded. Raises OSError or StartupError."""
+        """Starts an engine; does not wait until it has loaded. Raises OSError."""
 
 
 class ThreadLauncher:
@@ -61,22 +61,23 @@ class ProcessLauncher:
         self._command = command
 
     async def launch(self) -> RunningEngine:
-        addresses = make_directory()
-        channel = ZmqClientEnd(addresses)  # before the child: it must find the socket it reports to
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,  # a print in the engine must not mix with A's own output
-                env=None if self._env is None else _environment(self._env),
-            )
-        except BaseException:
-            channel.close()
-            remove_directory(addresses)
-            raise
-        engine = _ProcessEngine(process, channel, addresses)
-        engine.send_bootstrap(Bootstrap(self._config, addresses))
+        ours, theirs = socket_pair()
+        with theirs:  # closed here once the child has it, or the line would not end with the child
+            channel = SocketClientEnd(ours)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,  # a print in the engine must not mix with A's own output
+                    env=None if self._env is None else _environment(self._env),
+                    pass_fds=[theirs.fileno()],
+                )
+            except BaseException:
+                channel.close()
+                raise
+            engine = _ProcessEngine(process, channel)
+            engine.send_bootstrap(Bootstrap(self._config, line=theirs.fileno()))
         return engine
 
 
@@ -113,11 +114,10 @@ class _ThreadEngine:
 
 
 class _ProcessEngine:
-    def __init__(self, process: asyncio.subprocess.Process, channel: ZmqClientEnd, addresses: Addresses) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: ClientEnd) -> None:
         self.pid: int | None = process.pid
-        self.channel: ClientEnd = channel
+        self.channel = channel
         self._process = process
-        self._addresses = addresses
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._output = asyncio.create_task(self._pass_on_output())
 
@@ -142,7 +142,6 @@ class _ProcessEngine:
             await self._process.wait()
         finally:
             self.channel.close()
-            remove_directory(self._addresses)
             await self._close_pipes()
 
     async def _close_pipes(self) -> None:

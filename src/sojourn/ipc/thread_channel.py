@@ -32,6 +32,7 @@ class _InProcessClientEnd:
 
     def close(self) -> None:
         self._closed = True
+        self._requests.put(None)
 
     def deliver(self, data: bytes) -> None:
         """Called by the engine's thread."""
@@ -53,7 +54,10 @@ class _InProcessEngineEnd:
 
     def receive(self) -> ToEngine | None:
         data = self._requests.get()
-        return None if data is None else decode_to_engine(data)
+        if data is None:
+            self._requests.put(None)  # for good
+            return None
+        return decode_to_engine(data)
 
     def close(self) -> None:
         self._requests.put(None)
