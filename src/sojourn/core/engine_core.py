@@ -127,31 +127,36 @@ class EngineCore:
         self.scheduler.audit()
 
     def _plan(self, scheduled: SchedulerOutput) -> StepPlan:
-        """Flatten to the arrays that the executor works on."""
+        """Flatten to the arrays that the executor works on.
+
+        Lists first: an array operation costs more than a decode step's few numbers, most of all with a step's weights
+        just gone through the caches.
+        """
         work = scheduled.scheduled
-        counts = np.fromiter((n for _, n in work), np.int32, len(work))
-        computed = np.fromiter((request.num_computed for request, _ in work), np.int32, len(work))
-        totals = np.fromiter((request.num_tokens for request, _ in work), np.int32, len(work))
-        cu_seqlens_q = np.zeros(len(work) + 1, np.int32)
-        np.cumsum(counts, out=cu_seqlens_q[1:])
         token_ids: list[int] = []
-        for request, n in work:
-            token_ids += request.tokens(request.num_computed, request.num_computed + n)
-        positions = np.arange(len(token_ids), dtype=np.int32) + np.repeat(computed - cu_seqlens_q[:-1], counts)
+        positions: list[int] = []
+        cu_seqlens_q, seq_lens = [0], []
+        samples, prompt_logprobs = [], []
         tables = np.zeros((len(work), max(len(request.block_table) for request, _ in work)), np.int32)
-        for row, (request, _) in zip(tables, work, strict=True):
-            row[: len(request.block_table)] = request.block_table
-        wants_token = np.fromiter((request.max_tokens > 0 for request, _ in work), np.bool_, len(work))
+        for table, (request, n) in zip(tables, work, strict=True):
+            first, last = request.num_computed, request.num_computed + n
+            token_ids += request.tokens(first, last)
+            positions += range(first, last)
+            cu_seqlens_q.append(len(token_ids))
+            seq_lens.append(last)
+            samples.append(last == request.num_tokens and request.max_tokens > 0)
+            prompt_logprobs.append(_wants_prompt_logprobs(request))
+            table[: len(request.block_table)] = request.block_table
         return StepPlan(
             step=len(self.step_log),
             token_ids=np.array(token_ids, np.int32),
-            positions=positions.astype(np.int32, copy=False),
-            cu_seqlens_q=cu_seqlens_q,
-            seq_lens=computed + counts,
+            positions=np.array(positions, np.int32),
+            cu_seqlens_q=np.array(cu_seqlens_q, np.int32),
+            seq_lens=np.array(seq_lens, np.int32),
             block_tables=tables,
-            slots=np.fromiter((request.slot for request, _ in work), np.int32, len(work)),
-            samples=(computed + counts == totals) & wants_token,
-            prompt_logprobs=np.fromiter((_wants_prompt_logprobs(request) for request, _ in work), np.bool_, len(work)),
+            slots=np.array([request.slot for request, _ in work], np.int32),
+            samples=np.array(samples, np.bool_),
+            prompt_logprobs=np.array(prompt_logprobs, np.bool_),
             admitted=[self._admission(request) for request in scheduled.admitted],
         )
 
