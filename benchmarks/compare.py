@@ -14,7 +14,6 @@ without HTTP.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import dataclasses
 import json
 import subprocess
@@ -24,6 +23,8 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -87,7 +88,7 @@ def main() -> None:
         seeded = [dataclasses.replace(row, load=seed(row.load, repeat, index)) for index, row in enumerate(rows)]
         for model in args.model:
             own = [row for row in seeded if row.model == model]
-            asyncio.run(run_sojourn(args, results, model, own, repeat))
+            uvloop.run(run_sojourn(args, results, model, own, repeat))
             if args.llama_server is not None:
                 run_llama(args, results, files[model], own)
         if args.openvino_python is not None:
@@ -148,7 +149,7 @@ def run_llama(args: argparse.Namespace, results: Results, model: Path, rows: lis
             args.llama_server, model, threads=args.threads, slots=slots, context=CONTEXT[slots]
         )
         with server as running:
-            asyncio.run(drive(results, "llama", running, [row for row in rows if row.slots == slots]))
+            uvloop.run(drive(results, "llama", running, [row for row in rows if row.slots == slots]))
             if slots == 1:
                 results.notes[f"llama ready s, {model.name}"].append(running.ready_s)
                 results.notes[f"llama bytes, {model.name}"].append(running.memory())
@@ -200,7 +201,7 @@ def alone(args: argparse.Namespace, results: Results, model: Path) -> None:
     with engines.sojourn(str(model), options) as running:
         words = 100 if args.quick else MEMORY_WORDS
         fill = Load(requests=1, prompt_words=words, prompt_spread=0, max_tokens=8)
-        asyncio.run(run_load(running.endpoint, str(model), fill, limit_s=LIMIT_S))
+        uvloop.run(run_load(running.endpoint, str(model), fill, limit_s=LIMIT_S))
         results.notes["memory"].append({"resident": running.memory(), "file": model.stat().st_size, "kv": kv_bytes})
 
 

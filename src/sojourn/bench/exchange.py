@@ -1,7 +1,7 @@
 """One streaming HTTP request over its own connection, with the time of every event.
 
-It competes with the measured server for the CPU, so while the answer streams it only notes times and bytes; JSON is
-parsed when everything has ended.
+It competes with the measured server for the CPU, so while the answer streams it only notes times and bytes; HTTP and
+events are parsed when the answer has ended, JSON when all have.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sojourn.bench.sse import EventParser
 from sojourn.errors import StartupError
 
 DONE = b"[DONE]"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 LISTED_BODY = 600  # bytes of an error's body that are kept
 
 
@@ -78,16 +79,27 @@ class _Receiver(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._events = EventParser()
         self._is_stream = False
-        self._now = 0.0
+        self._packets: list[tuple[float, bytes]] = []
+        self._now = 0.0  # when the packet came that is being parsed
 
     def data_received(self, data: bytes) -> None:
-        self._now = time.perf_counter()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._end(f"no HTTP: {error}")
+        self._packets.append((time.perf_counter(), data))
+        # A DONE or last chunk that is cut in two is found when the server closes the connection, as it was asked to.
+        if not self._is_stream or DONE in data or data.endswith(LAST_CHUNK):
+            self.parse()
+
+    def parse(self) -> None:
+        """What has come since the last call."""
+        packets, self._packets = self._packets, []
+        for self._now, data in packets:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserError as error:
+                self._end(f"no HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.parse()
+        self._now = time.perf_counter()
         self._end(f"the connection broke: {exc or 'closed in mid-answer'}")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -110,7 +122,7 @@ class _Receiver(asyncio.Protocol):
     def _end(self, error: str | None) -> None:
         if not self._ended.done():
             self.recording.status = self._parser.get_status_code()
-            self.recording.ended = time.perf_counter()
+            self.recording.ended = self._now
             self.recording.error = error
             self._ended.set_result(None)
 
@@ -126,16 +138,16 @@ async def exchange(
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     context = ssl.create_default_context() if endpoint.secure else None
+    receiver = _Receiver(recording, ended)
     recording.sent = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
-            transport, _ = await loop.create_connection(
-                lambda: _Receiver(recording, ended), endpoint.host, endpoint.port, ssl=context
-            )
+            transport, _ = await loop.create_connection(lambda: receiver, endpoint.host, endpoint.port, ssl=context)
             try:
                 transport.write(request)
                 await ended
             finally:
+                receiver.parse()
                 transport.abort()
     except TimeoutError:
         recording.error = f"no complete answer within {limit_s:g} s"

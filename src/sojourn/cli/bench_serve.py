@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
+
+import uvloop
 
 from sojourn.bench.exchange import Endpoint
 from sojourn.bench.http_load import Api, Load, LoadReport, first_model, run_load
@@ -19,7 +20,7 @@ def bench_serve_command(
 ) -> None:
     """Raises StartupError when nobody answers, SojournError when a request failed."""
     endpoint = Endpoint.parse(url, api_key)
-    report = asyncio.run(_serve(endpoint, model, load, api))
+    report = uvloop.run(_serve(endpoint, model, load, api))
     print(load_table(report))
     if json is not None:
         write_report(json, {"url": url, "load": dataclasses.asdict(load), "report": report})
