@@ -21,10 +21,11 @@ from sojourn.errors import StartupError
 from sojourn.executor.scripted import Script
 from sojourn.ipc.launcher import ProcessLauncher, ThreadLauncher
 from sojourn.ipc.messages import AbortRequests, AddRequests, Failed, Outputs, Ready, Refused, Stop
-from sojourn.ipc.supervisor import EngineLost, Supervisor
+from sojourn.ipc.supervisor import EngineLost
 from sojourn.ipc.thread_channel import in_process_channel
 from sojourn.records import EngineRequest, EngineStats, FinishReason, SamplingParams
 from tests.core.engines import make_engine
+from tests.ipc.hearing import HearingClient, HearingSupervisor
 
 TIMEOUT = 30.0
 
@@ -50,7 +51,7 @@ def config_for(tmp_path, script):
 @asynccontextmanager
 async def engine_of(kind, config):
     launcher = ProcessLauncher(config) if kind == "process" else ThreadLauncher(engine_server(config))
-    supervisor = Supervisor(launcher, restart=False)
+    supervisor = HearingSupervisor(launcher, restart=False)
     try:
         await supervisor.start()
         yield supervisor
@@ -99,7 +100,7 @@ def test_a_failing_step_ends_the_process_with_its_reason(tmp_path):
 def test_a_bad_option_is_a_startup_error_from_the_process(tmp_path):
     async def scenario():
         missing = EngineConfig(backend="scripted", script=str(tmp_path / "missing.json"))
-        supervisor = Supervisor(ProcessLauncher(missing), restart=False)
+        supervisor = HearingSupervisor(ProcessLauncher(missing), restart=False)
         with pytest.raises(StartupError, match=r"missing\.json"):
             await supervisor.start()
         await supervisor.close()
@@ -190,7 +191,8 @@ def test_b29_the_accounts_are_audited_whenever_the_engine_is_idle():
     engine.audit = lambda: audits.append(engine.has_unfinished()) or audit()
 
     async def scenario():
-        client, end = in_process_channel()
+        line, end = in_process_channel()
+        client = HearingClient(line)
         serving = asyncio.ensure_future(asyncio.to_thread(serve, lambda _: engine, end))
         for _ in range(3):
             client.send(AddRequests([request("a")]))

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from sojourn.errors import InvalidRequest, RequestFailed, StartupError, Unavailable
+from sojourn.frontend.engine_client import EngineClient
 from tests.frontend.llms import TIMEOUT, collect, make_llm, run, submit, until
 from tests.ipc import fake_engine
 from tests.ipc.conftest import make_launcher
@@ -96,6 +97,27 @@ def test_a_request_the_engine_refuses_fails_with_that_error_and_alone(kind):
             assert llm.num_in_flight == 0
 
     run(scenario())
+
+
+def test_a_message_that_cannot_be_handled_fails_what_is_in_flight_and_the_next_are_heard(kind, monkeypatch, caplog):
+    def broken(client, refused):
+        raise ZeroDivisionError("in the midst of it")
+
+    monkeypatch.setattr(EngineClient, "_on_refused", broken)
+
+    async def scenario():
+        async with llm_over(kind) as llm:
+            other = asyncio.create_task(collect(submit(llm, "other", **ENDLESS)))
+            await until(lambda: llm.stats.num_running == 1)
+            for reading in (collect(submit(llm, "refused", [fake_engine.REFUSE])), other):
+                with pytest.raises(RequestFailed, match="failed while handling"):
+                    await reading
+            assert llm.num_in_flight == 0
+            assert (await collect(submit(llm, "next", [99], max_tokens=3)))[0].text == "aaa"
+            assert llm.state == "ready"
+
+    run(scenario())
+    assert "in the midst of it" in caplog.text
 
 
 def test_b60_an_engine_whose_step_never_ends_is_stuck_and_takes_nothing_more(monkeypatch):

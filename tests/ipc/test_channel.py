@@ -19,11 +19,12 @@ import uvloop
 
 from sojourn.errors import PayloadTooLarge
 from sojourn.ipc import socket_channel
-from sojourn.ipc.messages import AbortRequests, AddRequests, Failed, Loading
-from sojourn.ipc.socket_channel import SocketEngineEnd, socket_pair
+from sojourn.ipc.messages import AbortRequests, AddRequests, Failed, Loading, decode_from_engine
+from sojourn.ipc.socket_channel import READ_BYTES, SocketEngineEnd, framed, socket_pair
 from sojourn.ipc.socket_client import SocketClientEnd
 from sojourn.ipc.thread_channel import in_process_channel
 from sojourn.records import EngineRequest, SamplingParams
+from tests.ipc.hearing import HearingClient
 
 TIMEOUT = 10.0
 MANY_TOKENS = 1_000_000  # some megabytes: no socket's buffer holds them
@@ -39,11 +40,12 @@ def big_request(name="big"):
     return AddRequests([EngineRequest(request_id=name, prompt_ids=prompt, params=SamplingParams())])
 
 
-def runner(make_line, run):
+def runner(make_line, run, make_client=HearingClient):
     """Runs `talk(client, engine)` on a loop and closes both ends afterwards, as the engine and the launcher do."""
 
     async def whole(talk):
-        client, engine = make_line()
+        end, engine = make_line()
+        client = make_client(end)
         try:
             await asyncio.wait_for(talk(client, engine), TIMEOUT)
         finally:
@@ -65,18 +67,23 @@ def drain(engine):
 
 
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+LINES = {"thread": (in_process_channel, asyncio.run)} | {name: (socket_line, run) for name, run in LOOPS.items()}
 
 
-@pytest.fixture(params=["thread", *LOOPS])
+@pytest.fixture(params=LINES)
 def on_line(request):
-    if request.param == "thread":
-        return runner(in_process_channel, asyncio.run)
-    return runner(socket_line, LOOPS[request.param])
+    return runner(*LINES[request.param])
+
+
+@pytest.fixture(params=LINES)
+def on_bare_line(request):
+    """Where the test itself listens."""
+    return runner(*LINES[request.param], make_client=lambda end: end)
 
 
 @pytest.fixture(params=LOOPS)
 def on_socket(request):
-    return runner(socket_line, LOOPS[request.param])
+    return runner(*LINES[request.param])
 
 
 def in_thread(function, *args):
@@ -112,6 +119,51 @@ def test_messages_arrive_in_order_in_both_directions(on_line):
             assert await client.receive() == Loading("step", number)
 
     on_line(talk)
+
+
+def test_who_listens_late_hears_everything_but_nothing_within_listen(on_bare_line):
+    async def talk(client, engine):
+        for number in range(3):
+            engine.send(Loading("early", number))
+        await asyncio.sleep(0.02)
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        client.listen(heard.put_nowait)
+        assert heard.empty()
+        engine.send(Loading("late", 3))
+        assert [decode_from_engine(await heard.get()).fraction for _ in range(4)] == [0, 1, 2, 3]
+
+    on_bare_line(talk)
+
+
+def test_an_engine_that_answers_whatever_is_heard_does_not_keep_the_loop(on_bare_line):
+    """Each message fills a read exactly, so that the reader has reason to look for more."""
+    message = Loading("x" * (READ_BYTES - len(framed(Loading("x" * 256, 0.0))) + 256), 0.0)
+    assert len(framed(message)) == READ_BYTES
+
+    async def talk(client, engine):
+        loop = asyncio.get_running_loop()
+        turns = [0]
+        enough = asyncio.Event()
+
+        def turn():
+            turns.append(0)
+            if not enough.is_set():
+                loop.call_soon(turn)
+
+        def hear(data):
+            turns[-1] += 1
+            if sum(turns) < 20:
+                engine.send(message)
+            else:
+                enough.set()
+
+        client.listen(hear)
+        turn()
+        engine.send(message)
+        await enough.wait()
+        assert max(turns) <= 2
+
+    on_bare_line(talk)
 
 
 def test_the_receiver_gets_a_copy(on_line):
@@ -244,7 +296,7 @@ def test_a_client_whose_engine_is_gone_looks_no_more(on_socket, monkeypatch, unr
     """A socket at its end is always ready: watching it further would keep the loop busy for nothing."""
     looks = []
     read = SocketClientEnd._read
-    monkeypatch.setattr(SocketClientEnd, "_read", lambda client: looks.append(client) or read(client))
+    monkeypatch.setattr(SocketClientEnd, "_read", lambda client, hear: looks.append(client) or read(client, hear))
 
     async def talk(client, engine):
         client.send(AbortRequests(["unread"] * unread))
@@ -293,7 +345,7 @@ def test_an_engine_that_waits_for_room_goes_on_when_the_client_dies(on_socket):
 def test_foreign_bytes_are_an_error_on_either_side_and_the_next_message_is_none(on_socket):
     async def talk(client, engine):
         frame = b"\0\0\0\x05hello"
-        client._socket.send(frame)
+        client.end._socket.send(frame)
         client.send(AbortRequests(["a"]))
         engine._outgoing.send(frame)
         engine.send(Loading("b", 0.0))
@@ -310,7 +362,7 @@ def test_foreign_bytes_are_an_error_on_either_side_and_the_next_message_is_none(
 def test_after_a_length_that_cannot_be_one_error_and_nothing_more(on_socket):
     async def talk(client, engine):
         client.send(AbortRequests(["before"]))
-        client._socket.send(b"GET / HTTP/1.1\r\n")
+        client.end._socket.send(b"GET / HTTP/1.1\r\n")
         client.send(AbortRequests(["after"]))
         engine._outgoing.send(b"GET / HTTP/1.1\r\n")
         engine.send(Loading("after", 0.0))
@@ -342,7 +394,7 @@ def test_a_message_too_long_for_a_frame_is_refused_before_it_is_sent(on_socket, 
 
 def test_b84_the_line_has_no_name_and_children_do_not_inherit_it(on_socket):
     async def talk(client, engine):
-        for half in (client._socket, engine._outgoing, engine._incoming):
+        for half in (client.end._socket, engine._outgoing, engine._incoming):
             assert half.family == socket.AF_UNIX
             assert half.getsockname() == half.getpeername() == ""
             assert not os.get_inheritable(half.fileno())

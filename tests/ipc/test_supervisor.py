@@ -18,9 +18,10 @@ from sojourn.config import EngineConfig
 from sojourn.errors import StartupError
 from sojourn.ipc.launcher import ProcessLauncher
 from sojourn.ipc.messages import AbortRequests, AddRequests, Loading, Outputs, Ready, Refused
-from sojourn.ipc.supervisor import EngineLost, Supervisor
+from sojourn.ipc.supervisor import EngineLost
 from sojourn.records import EngineRequest, SamplingParams
 from tests.ipc import fake_engine
+from tests.ipc.hearing import HearingSupervisor
 
 TIMEOUT = 20.0
 
@@ -33,7 +34,7 @@ def request(request_id, prompt_ids=(1, 2, 3), max_tokens=4):
 
 @asynccontextmanager
 async def running(launcher, **options):
-    supervisor = Supervisor(launcher, **options)
+    supervisor = HearingSupervisor(launcher, **options)
     try:
         await supervisor.start()
         yield supervisor
@@ -72,7 +73,7 @@ async def tokens_of(supervisor, request_id):
 
 def test_it_is_ready_once_the_engine_has_loaded(launcher):
     async def scenario():
-        supervisor = Supervisor(launcher())
+        supervisor = HearingSupervisor(launcher())
         assert supervisor.state == "loading"
         assert await supervisor.start() == fake_engine.INFO
         assert supervisor.state == "ready"
@@ -137,7 +138,7 @@ def test_an_abort_changes_the_gauges_without_a_further_step(launcher):
 )
 def test_an_engine_that_cannot_load_is_a_startup_error_in_its_own_words(launcher, model, code, message):
     async def scenario():
-        supervisor = Supervisor(launcher(model))
+        supervisor = HearingSupervisor(launcher(model))
         with pytest.raises(StartupError, match=message) as caught:
             await supervisor.start()
         assert caught.value.code == code
@@ -148,7 +149,7 @@ def test_an_engine_that_cannot_load_is_a_startup_error_in_its_own_words(launcher
 
 def test_an_engine_that_dies_while_loading_is_a_startup_error_with_its_last_output(process_launcher):
     async def scenario():
-        supervisor = Supervisor(process_launcher("oom"))
+        supervisor = HearingSupervisor(process_launcher("oom"))
         with pytest.raises(StartupError, match=r"status 9.*about to run out of memory"):
             await supervisor.start()
         await supervisor.close()
@@ -165,7 +166,7 @@ def test_an_engine_that_dies_while_loading_is_a_startup_error_with_its_last_outp
 )
 def test_a_command_that_is_no_engine_is_a_startup_error(command, message):
     async def scenario():
-        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        supervisor = HearingSupervisor(ProcessLauncher(EngineConfig(), command=command))
         with pytest.raises(StartupError, match=message):
             await supervisor.start()
         await supervisor.close()
@@ -179,7 +180,7 @@ def test_a_launcher_that_breaks_unexpectedly_does_not_leave_the_caller_waiting()
             raise ZeroDivisionError("launcher")
 
     async def scenario():
-        supervisor = Supervisor(Broken())
+        supervisor = HearingSupervisor(Broken())
         with pytest.raises(StartupError, match="could not be started: launcher"):
             await supervisor.start()
 
@@ -191,7 +192,7 @@ def test_closing_while_loading_ends_the_start(monkeypatch):
     monkeypatch.setattr("sojourn.ipc.supervisor.STOP_TIMEOUT_S", 0.1)
 
     async def scenario():
-        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        supervisor = HearingSupervisor(ProcessLauncher(EngineConfig(), command=command))
         starting = asyncio.create_task(supervisor.start())
         await asyncio.sleep(0.1)
         await supervisor.close()
@@ -296,7 +297,7 @@ def test_close_stops_a_busy_engine_and_leaves_nothing_behind(process_launcher, r
 def test_a_start_that_fails_leaves_no_descriptor_open(command, run_on):
     async def scenario():
         before = await descriptors_before_a_start()
-        supervisor = Supervisor(ProcessLauncher(EngineConfig(), command=command))
+        supervisor = HearingSupervisor(ProcessLauncher(EngineConfig(), command=command))
         with pytest.raises(StartupError):
             await supervisor.start()
         await supervisor.close()
@@ -385,7 +386,7 @@ from sojourn.ipc.supervisor import Supervisor
 
 async def main():
     supervisor = Supervisor(make_launcher("process"))
-    await supervisor.start()
+    await supervisor.start(lambda event: None)
     print(supervisor.pid, flush=True)
     await asyncio.sleep(60)
 

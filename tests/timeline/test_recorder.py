@@ -48,6 +48,15 @@ def finish(recorder: Recorder, record: RequestRecord, handle: int) -> None:
     recorder.take(EngineReport(ended=[Ended(handle, 9, "stop", 1, [0])]))
 
 
+def test_pauses_of_both_processes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    own = [[(1, 2)], [], [(5, 6)]]
+    monkeypatch.setattr(recorder._own_pauses, "take", lambda: own.pop(0))
+    recorder.take(EngineReport(pauses=[(3, 4)]))
+    assert sorted(recorder.pauses) == sorted(recorder.pauses) == [(1, 2), (3, 4)]
+    assert sorted(recorder.pauses) == [(1, 2), (3, 4), (5, 6)]
+
+
 def test_only_the_newest_requests_are_kept() -> None:
     recorder = Recorder(max_requests=3)
     for number in range(5):

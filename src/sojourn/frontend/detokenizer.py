@@ -27,19 +27,21 @@ class IncrementalDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that these ids complete."""
-        data = b"".join([self._token_bytes(token_id) for token_id in token_ids if token_id not in self._hidden])
+        data = b""
+        for token_id in token_ids:
+            if token_id not in self._hidden:
+                data += self._token_bytes(token_id)
         if self._strip and data:
             self._strip = False
             data = data.removeprefix(b" ")
-        return self._decode(data, final=False)
+        data = self._unfinished + data
+        # What `codecs.getincrementaldecoder` does, without its layers of Python for each token.
+        text, used = utf_8_decode(data, "replace", False)
+        self._unfinished = data[used:]
+        return text
 
     def flush(self) -> str:
         """What is left at the end: one U+FFFD if the ids stop inside a code point."""
-        return self._decode(b"", final=True)
-
-    def _decode(self, data: bytes, *, final: bool) -> str:
-        """What `codecs.getincrementaldecoder` does, without its layers of Python for each token."""
-        data = self._unfinished + data
-        text, used = utf_8_decode(data, "replace", final)
-        self._unfinished = data[used:]
+        text = self._unfinished.decode("utf-8", "replace")
+        self._unfinished = b""
         return text

@@ -6,7 +6,6 @@ A request leaves the map only when the engine ended it, when the engine was told
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -54,7 +53,6 @@ class EngineClient:
         self._last_progress_ns = time.monotonic_ns()
         self._unheard = False  # the engine was told something and has said nothing since
         self._on_progress: OnProgress | None = None
-        self._dispatcher: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> EngineState:
@@ -94,8 +92,7 @@ class EngineClient:
     async def start(self, on_progress: OnProgress | None = None) -> EngineInfo:
         """Waits until the engine is ready. Raises StartupError."""
         self._on_progress = on_progress
-        self._dispatcher = asyncio.create_task(self._dispatch_events())
-        return await self._supervisor.start()
+        return await self._supervisor.start(self._on_event)
 
     async def gave_up(self) -> str:
         """Returns the reason once the engine has died for good (--no-restart)."""
@@ -111,10 +108,6 @@ class EngineClient:
         await self._supervisor.close()
         if self.recorder is not None:
             self.recorder.close()
-        if self._dispatcher is not None:
-            self._dispatcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._dispatcher
 
     def add(self, reply: Reply, requests: list[EngineRequest]) -> None:
         """Hands over all choices of a request in one message."""
@@ -146,8 +139,6 @@ class EngineClient:
         self._unheard = True
 
     def _send_abort(self, engine_ids: list[str]) -> None:
-        if not engine_ids:
-            return
         self._send(AbortRequests(engine_ids))
         self._aborted.update(dict.fromkeys(engine_ids))
         while len(self._aborted) > REMEMBERED_ABORTS:
@@ -155,7 +146,8 @@ class EngineClient:
 
     def _drop(self, engine_ids: Iterable[str]) -> None:
         ids = [engine_id for engine_id in engine_ids if engine_id in self._in_flight]
-        self._send_abort(ids)
+        if ids:
+            self._send_abort(ids)
         for engine_id in ids:
             self._forget(engine_id)
 
@@ -169,35 +161,23 @@ class EngineClient:
             reply.timer.cancel()
             reply.timer = None
 
-    async def _dispatch_events(self) -> None:
-        while True:
-            event = await self._supervisor.events.get()
-            try:
-                self._dispatch(event)
-            except Exception:
-                logger.exception("An engine message could not be handled.")
-                self.fail_all(RequestFailed("The server failed while handling the engine's output."))
-
-    def _dispatch(self, event: Event) -> None:
-        match event:
-            case Outputs():
-                self._on_outputs(event)
-            case Refused():
-                self._on_refused(event)
-            case EngineLost(reason):
-                self.stats = EngineStats()
-                if self.recorder is not None:
-                    self.recorder.engine_lost()
-                self.fail_all(RequestFailed(f"The engine was lost. {reason}", code="engine_dead"))
-                self._unheard = False
-            case Loading(stage, fraction):
-                self.progress = (stage, fraction)
-                if self._on_progress is not None:
-                    self._on_progress(stage, fraction)
-            case Ready(info):
-                self.progress = ("ready", 1.0)
-                if self.recorder is not None:
-                    self.recorder.engine_ready(info)
+    def _on_event(self, event: Event) -> None:
+        """Raises nothing, or the messages behind this one would be lost."""
+        try:
+            match event:
+                case Outputs():
+                    self._on_outputs(event)
+                case Refused():
+                    self._on_refused(event)
+                case EngineLost(reason):
+                    self._on_lost(reason)
+                case Loading(stage, fraction):
+                    self._on_loading(stage, fraction)
+                case Ready(info):
+                    self._on_ready(info)
+        except Exception:
+            logger.exception("An engine message could not be handled.")
+            self.fail_all(RequestFailed("The server failed while handling the engine's output."))
 
     def _on_outputs(self, outputs: Outputs) -> None:
         now = time.monotonic_ns()
@@ -206,36 +186,36 @@ class EngineClient:
         self._unheard = False
         self.stats = outputs.stats
         if self.recorder is not None:
-            self._record(outputs, self.recorder)
+            for arrival in outputs.arrivals:
+                self.recorder.arrived(arrival)
+            if outputs.report is not None:
+                self.recorder.take(outputs.report)
         stopped: list[str] = []
         for delta in outputs.deltas:
             reply = self._in_flight.get(delta.request_id)
-            if reply is not None:  # otherwise aborted while this was on its way
-                stopped += self._on_delta(reply, delta, now)
-        self._send_abort(stopped)
+            if reply is None:  # aborted while this was on its way
+                continue
+            if self._on_delta(reply, delta, now):
+                stopped.append(delta.request_id)
+        if stopped:
+            self._send_abort(stopped)
 
-    def _record(self, outputs: Outputs, recorder: Recorder) -> None:
-        for arrival in outputs.arrivals:
-            recorder.arrived(arrival)
-        if outputs.report is not None:
-            recorder.take(outputs.report)
-
-    def _on_delta(self, reply: Reply, delta: TokenDelta, received_ns: int) -> list[str]:
-        """Returns the engine ids that must stop because their text has ended."""
+    def _on_delta(self, reply: Reply, delta: TokenDelta, received_ns: int) -> bool:
+        """Returns whether the engine must stop this choice because its text has ended."""
         if delta.finish_reason is FinishReason.ERROR or delta.finish_reason is FinishReason.ABORT:
             self.fail(reply, RequestFailed(delta.error or "The engine dropped the request."))
-            return []
+            return False
         try:
             choice = reply.push(delta.request_id, delta, received_ns)
         except Exception:
             logger.exception("Request %s: its tokens could not be turned into text.", reply.request_id)
             self.fail(reply, RequestFailed("The reply's tokens could not be turned into text."))
-            return []
+            return False
         if choice.finished:
             self._forget(delta.request_id)
         if not reply.unfinished:
             self._retire(reply)
-        return [delta.request_id] if choice.stopped_early else []
+        return choice.stopped_early
 
     def _on_refused(self, refused: Refused) -> None:
         if self.recorder is not None:
@@ -243,6 +223,23 @@ class EngineClient:
         reply = self._in_flight.get(refused.request_id)
         if reply is not None:
             self.fail(reply, _refusal(refused))
+
+    def _on_lost(self, reason: str) -> None:
+        self.stats = EngineStats()
+        if self.recorder is not None:
+            self.recorder.engine_lost()
+        self.fail_all(RequestFailed(f"The engine was lost. {reason}", code="engine_dead"))
+        self._unheard = False
+
+    def _on_loading(self, stage: str, fraction: float) -> None:
+        self.progress = (stage, fraction)
+        if self._on_progress is not None:
+            self._on_progress(stage, fraction)
+
+    def _on_ready(self, info: EngineInfo) -> None:
+        self.progress = ("ready", 1.0)
+        if self.recorder is not None:
+            self.recorder.engine_ready(info)
 
 
 def _refusal(refused: Refused) -> SojournError:

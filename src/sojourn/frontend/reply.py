@@ -12,7 +12,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from sojourn.errors import SojournError
-from sojourn.frontend.request_state import ChoiceDelta, ChoiceState, merge
+from sojourn.frontend.request_state import ChoiceDelta, ChoiceState, merge_by_choice
 from sojourn.records import TokenDelta
 from sojourn.timeline.records import ChoiceRecord
 
@@ -30,7 +30,7 @@ class Reply:
         self.unfinished = choices  # by engine id; a choice leaves when it ends
         self.timer: asyncio.TimerHandle | None = None  # --request-timeout
         self._records = records
-        self._pending: dict[int, list[ChoiceDelta]] = {}  # by choice index, in order
+        self._pending: list[ChoiceDelta] = []  # in order
         self._error: SojournError | None = None
         self._waiter: asyncio.Future[None] | None = None  # of the consumer, while it has nothing to do
 
@@ -39,7 +39,7 @@ class Reply:
         choice = self.unfinished[engine_id]
         shown = choice.push(delta)
         if shown is not None:
-            self._pending.setdefault(choice.index, []).append(shown)
+            self._pending.append(shown)
             self._wake()
         if choice.finished:
             del self.unfinished[engine_id]
@@ -69,8 +69,8 @@ class Reply:
                 return []
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        pending, self._pending = self._pending, {}
-        return [merge(deltas) for deltas in pending.values()]
+        pending, self._pending = self._pending, []
+        return pending if len(pending) == 1 else merge_by_choice(pending)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

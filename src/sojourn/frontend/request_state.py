@@ -59,12 +59,8 @@ class ChoiceState:
         self._num_cached = max(self._num_cached, delta.num_cached_tokens)
         if delta.prompt_logprobs:
             self._prompt_logprobs += delta.prompt_logprobs
-        if self._filter is None and delta.finish_reason is None:
-            return self._push_all(delta)
-        return self._push_each(delta)
-
-    def _push_all(self, delta: TokenDelta) -> ChoiceDelta | None:
-        """Of a choice that nothing can end here."""
+        if self._filter is not None or delta.finish_reason is not None:
+            return self._push_each(delta)
         self._num_tokens += len(delta.token_ids)
         self._token_ids += delta.token_ids
         if delta.logprobs is not None:
@@ -170,6 +166,14 @@ class _StopFilter:
 
     def flush(self) -> str:
         return self._search.flush()
+
+
+def merge_by_choice(deltas: Sequence[ChoiceDelta]) -> list[ChoiceDelta]:
+    """One delta for each choice that has any."""
+    by_choice: dict[int, list[ChoiceDelta]] = {}
+    for delta in deltas:
+        by_choice.setdefault(delta.index, []).append(delta)
+    return [merge(each) for each in by_choice.values()]
 
 
 def merge(deltas: Sequence[ChoiceDelta]) -> ChoiceDelta:

@@ -6,6 +6,8 @@ become an error instead of an object.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from sojourn.records import EngineInfo, EngineRequest, EngineStats, TokenDelta
@@ -74,7 +76,6 @@ FromEngine = Loading | Ready | Outputs | Refused | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
-_from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
 def encode(message: ToEngine | FromEngine) -> bytes:
@@ -87,7 +88,5 @@ def decode_to_engine(data: bytes) -> ToEngine:
     return message
 
 
-def decode_from_engine(data: bytes) -> FromEngine:
-    """Raises msgspec.DecodeError when `data` is not one of B's messages."""
-    message: FromEngine = _from_engine.decode(data)
-    return message
+# Raises msgspec.DecodeError when the data is not one of B's messages.
+decode_from_engine: Callable[[bytes], FromEngine] = msgspec.msgpack.Decoder(FromEngine).decode

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from sojourn.ipc.messages import FromEngine, ToEngine, decode_from_engine
+from sojourn.ipc.channel import OnData
+from sojourn.ipc.messages import ToEngine
 from sojourn.ipc.socket_channel import READ_BYTES, FrameSplitter, framed
 
 
@@ -21,11 +22,9 @@ class SocketClientEnd:
         half.setblocking(False)
         self._socket = half
         self._splitter = FrameSplitter()
-        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
         self._unsent = bytearray()
         self._deaf = False  # nobody reads what is sent
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(half, self._read)
 
     def send(self, message: ToEngine) -> None:
         if self._deaf:
@@ -39,8 +38,8 @@ class SocketClientEnd:
             self._unsent += memoryview(frame)[sent:]
             self._loop.add_writer(self._socket, self._write_unsent)
 
-    async def receive(self) -> FromEngine:
-        return decode_from_engine(await self._arrived.get())
+    def listen(self, on_data: OnData) -> None:
+        self._loop.add_reader(self._socket, self._read, on_data)
 
     def close(self) -> None:
         if self._socket.fileno() < 0:
@@ -50,22 +49,27 @@ class SocketClientEnd:
         self._loop.remove_writer(self._socket)
         self._socket.close()
 
-    def _read(self) -> None:
-        """Takes all there is: where the engine died with something unread, uvloop calls once and never again."""
+    def _read(self, on_data: OnData) -> None:
+        """Takes all there is: where the engine died with something unread, uvloop calls once and never again.
+
+        Passed on afterwards, or an engine that goes on sending meanwhile could keep the loop in here.
+        """
+        messages: list[bytes] = []
         while True:
             try:
                 data = self._socket.recv(READ_BYTES)
             except BlockingIOError:
-                return
+                break
             except ConnectionResetError:  # the engine left without having read everything
                 data = b""
             if not data:
                 self._loop.remove_reader(self._socket)
-                return
-            for message in self._splitter.feed(data):
-                self._arrived.put_nowait(message)
+                break
+            messages += self._splitter.feed(data)
             if len(data) < READ_BYTES:
-                return
+                break
+        for message in messages:
+            on_data(message)
 
     def _write(self, data: bytes | bytearray) -> int:
         """How much of `data` needs no further thought."""

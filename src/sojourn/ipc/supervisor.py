@@ -1,6 +1,6 @@
 """Owns the engine's life as process A sees it: start, readiness, death, restart. Never looks into a request.
 
-Everything the engine says, and its death, comes out of one queue in order.
+Everything the engine says, and its death, goes to one callback in order.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from sojourn.errors import StartupError
-from sojourn.ipc.channel import ClientEnd
 from sojourn.ipc.launcher import Launcher, RunningEngine
-from sojourn.ipc.messages import Failed, Loading, Outputs, Ready, Refused, ToEngine
+from sojourn.ipc.messages import Failed, Loading, Outputs, Ready, Refused, ToEngine, decode_from_engine
 from sojourn.records import EngineInfo
 
 logger = logging.getLogger(__name__)
@@ -32,13 +33,13 @@ class EngineLost:
 
 
 Event = Loading | Ready | Outputs | Refused | EngineLost
+OnEvent = Callable[[Event], None]
 
 
 class Supervisor:
     """Keeps one engine running.
 
     `state` is "loading" until the first engine is ready, and "dead" from a death until its successor is ready.
-    `events` is read by one consumer, which must keep reading: it is not bounded.
     """
 
     def __init__(
@@ -46,11 +47,11 @@ class Supervisor:
     ) -> None:
         self.state: Literal["loading", "ready", "dead"] = "loading"
         self.info: EngineInfo | None = None
-        self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._launcher = launcher
         self._restart = restart
         self._restart_interval = restart_interval
         self._engine: RunningEngine | None = None
+        self._on_event: OnEvent  # from `start` on
         self._failure: Failed | None = None
         self._first_info: asyncio.Future[EngineInfo] | None = None
         self._gave_up: asyncio.Future[str] | None = None
@@ -61,9 +62,13 @@ class Supervisor:
         """The engine's process id; None when it is a thread or not there."""
         return None if self._engine is None else self._engine.pid
 
-    async def start(self) -> EngineInfo:
-        """Launches the first engine and waits until it is ready. Raises StartupError, with the engine's own words."""
+    async def start(self, on_event: OnEvent) -> EngineInfo:
+        """Launches the first engine and waits until it is ready. Raises StartupError, with the engine's own words.
+
+        `on_event` is called on the loop, in the midst of reading from the engine: it must not raise.
+        """
         loop = asyncio.get_running_loop()
+        self._on_event = on_event
         self._first_info = loop.create_future()
         self._gave_up = loop.create_future()
         self._life = asyncio.create_task(self._live())
@@ -105,7 +110,7 @@ class Supervisor:
                 code = None if self._failure is None else self._failure.code
                 self._fail_start(StartupError(reason, code=code))
                 return
-            self.events.put_nowait(EngineLost(reason))
+            self._on_event(EngineLost(reason))
             if not self._restart:
                 self._gave_up.set_result(reason)
                 return
@@ -122,32 +127,39 @@ class Supervisor:
             logger.debug("launch failed", exc_info=True)
             return f"The engine could not be started: {error}"
         engine = self._engine
-        listening = asyncio.create_task(self._listen(engine.channel))
+        foreign: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        engine.channel.listen(partial(self._hear, foreign))
         ended = asyncio.create_task(engine.wait())
         try:
-            await asyncio.wait({listening, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({foreign, ended}, return_when=asyncio.FIRST_COMPLETED)
             if self._first_info is not None and self._first_info.done():
                 self.state = "dead"  # from here on nobody may add requests
             if not ended.done():
-                return f"The engine sent something that is no message: {listening.exception()}"
-            await asyncio.wait({listening}, timeout=LAST_WORDS_S)
+                return f"The engine sent something that is no message: {foreign.result()}"
+            await asyncio.wait({foreign}, timeout=LAST_WORDS_S)
             return ended.result() if self._failure is None else self._failure.message
         finally:
-            listening.cancel()
+            foreign.cancel()  # what it still says is read, so that it can't wait for room, and not heard
             ended.cancel()
-            await asyncio.wait({listening, ended})
+            await asyncio.wait({ended})
             await engine.stop(STOP_TIMEOUT_S)
             self._engine = None
 
-    async def _listen(self, channel: ClientEnd) -> None:
-        while True:
-            message = await channel.receive()
-            if isinstance(message, Failed):
-                self._failure = message
-                continue
-            if isinstance(message, Ready):
-                self._on_ready(message.info)
-            self.events.put_nowait(message)
+    def _hear(self, foreign: asyncio.Future[str], data: bytes) -> None:
+        """One message of the engine. The first that is none is the last: `foreign` then says what is wrong with it."""
+        if foreign.done():
+            return
+        try:
+            message = decode_from_engine(data)
+        except Exception as error:  # whatever the decoder says of it, the line is of no more use
+            foreign.set_result(str(error))
+            return
+        if isinstance(message, Failed):
+            self._failure = message
+            return
+        if isinstance(message, Ready):
+            self._on_ready(message.info)
+        self._on_event(message)
 
     def _on_ready(self, info: EngineInfo) -> None:
         self.info = info

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from collections import deque
 
-from sojourn.ipc.channel import ClientEnd, EngineEnd
-from sojourn.ipc.messages import FromEngine, ToEngine, decode_from_engine, decode_to_engine, encode
+from sojourn.ipc.channel import ClientEnd, EngineEnd, OnData
+from sojourn.ipc.messages import FromEngine, ToEngine, decode_to_engine, encode
 
 
 def in_process_channel() -> tuple[ClientEnd, EngineEnd]:
@@ -20,15 +21,17 @@ class _InProcessClientEnd:
     def __init__(self, requests: queue.SimpleQueue[bytes | None]) -> None:
         self._requests = requests
         self._loop = asyncio.get_running_loop()
-        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._arrived: deque[bytes] = deque()  # each thread has its own end of it
+        self._on_data: OnData | None = None
         self._closed = False
 
     def send(self, message: ToEngine) -> None:
         if not self._closed:
             self._requests.put(encode(message))
 
-    async def receive(self) -> FromEngine:
-        return decode_from_engine(await self._arrived.get())
+    def listen(self, on_data: OnData) -> None:
+        self._on_data = on_data
+        self._loop.call_soon(self._pass_on)
 
     def close(self) -> None:
         self._closed = True
@@ -38,10 +41,18 @@ class _InProcessClientEnd:
         """Called by the engine's thread."""
         if self._closed or self._loop.is_closed():
             return
+        self._arrived.append(data)
         try:
-            self._loop.call_soon_threadsafe(self._arrived.put_nowait, data)
+            self._loop.call_soon_threadsafe(self._pass_on)
         except RuntimeError:  # the loop closed after the check: nobody is left to read this
             self._closed = True
+
+    def _pass_on(self) -> None:
+        """Only as much as there is now, or an engine that goes on sending meanwhile could keep the loop in here."""
+        if self._on_data is None or self._closed:
+            return
+        for _ in range(len(self._arrived)):
+            self._on_data(self._arrived.popleft())
 
 
 class _InProcessEngineEnd:

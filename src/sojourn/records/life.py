@@ -7,6 +7,7 @@ run of integers. All instants are time.monotonic_ns(), which every process of a 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -145,21 +146,11 @@ class StepReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     admitted: bytes = b""  # array("I") of handles
     preempted: bytes = b""
 
-    @property
-    def scheduled_ns(self) -> int:
-        return self.start_ns + self.schedule_ns
-
-    @property
-    def computed_ns(self) -> int:
-        return self.start_ns + self.schedule_ns + self.prepare_ns + self.compute_ns
-
-    @property
-    def sampled_ns(self) -> int:
-        return self.computed_ns + self.sample_ns
-
-    @property
-    def end_ns(self) -> int:
-        return self.sampled_ns + self.update_ns
+    def instants(self) -> tuple[int, int, int, int]:
+        """Its start, when it had computed, when it had sampled, its end."""
+        computed_ns = self.start_ns + self.schedule_ns + self.prepare_ns + self.compute_ns
+        sampled_ns = computed_ns + self.sample_ns
+        return self.start_ns, computed_ns, sampled_ns, sampled_ns + self.update_ns
 
 
 class EngineReport(msgspec.Struct, frozen=True, array_like=True):
@@ -174,14 +165,5 @@ class EngineReport(msgspec.Struct, frozen=True, array_like=True):
     step: bytes = b""  # an encoded StepReport: the front end keeps steps in this form
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(StepReport).decode
-
-
-def encode_step(report: StepReport) -> bytes:
-    return _encode(report)
-
-
-def decode_step(data: bytes) -> StepReport:
-    report: StepReport = _decode(data)
-    return report
+encode_step: Callable[[StepReport], bytes] = msgspec.msgpack.Encoder().encode
+decode_step: Callable[[bytes], StepReport] = msgspec.msgpack.Decoder(StepReport).decode

@@ -82,16 +82,17 @@ class Generation:
     async def __anext__(self) -> Batch:
         if not self._unfinished:
             raise StopAsyncIteration
-        if len(self._streams) == 1:
-            try:
-                batch = [(delta.index, delta) for delta in await anext(self._streams[0])]
-            except StopAsyncIteration:
-                raise RequestFailed("The engine ended this request without finishing it.") from None
-        else:
-            batch = await self._next_of_many()
-        for index, delta in batch:
+        if len(self._streams) > 1:
+            return await self._next_of_many()
+        try:
+            deltas = await anext(self._streams[0])
+        except StopAsyncIteration:
+            raise RequestFailed("The engine ended this request without finishing it.") from None
+        batch: Batch = []
+        for delta in deltas:
+            batch.append((delta.index, delta))
             if delta.finish_reason is not None:
-                self._unfinished.discard(index)
+                self._unfinished.discard(delta.index)
         return batch
 
     async def _next_of_many(self) -> Batch:
@@ -100,6 +101,7 @@ class Generation:
         item = await self._queue.get()
         if isinstance(item, Exception):
             raise item
+        self._unfinished.difference_update(index for index, delta in item if delta.finish_reason is not None)
         return item
 
     async def _pump(self, position: int) -> None:

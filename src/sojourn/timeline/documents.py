@@ -216,7 +216,7 @@ def step_document(recorder: Recorder, step: StepRecord) -> Document:
     return {
         "step": step.number,
         "start_ms": ms(report.start_ns - recorder.origin_ns),
-        "duration_ms": ms(report.end_ns - report.start_ns),
+        "duration_ms": ms(report.instants()[-1] - report.start_ns),
         "parts": {
             "schedule": ms(report.schedule_ns),
             "prepare": ms(report.prepare_ns),

@@ -78,7 +78,7 @@ class Recorder:
         self.origin_ns = time.monotonic_ns() if origin_ns is None else origin_ns
         self.record_text = record_text
         self.kv = KVMap()
-        self.pauses: deque[tuple[int, int]] = deque(maxlen=KEPT_PAUSES)  # of the garbage collector, both processes
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=KEPT_PAUSES)
         self._own_pauses = GCPauses()
         self.max_requests = max_requests
         self._max_rows = max_rows
@@ -156,12 +156,17 @@ class Recorder:
         return None if found is None else found[0]
 
     @property
+    def pauses(self) -> Iterable[tuple[int, int]]:
+        """The garbage collector's, in both processes: start and end of each."""
+        self._pauses.extend(self._own_pauses.take())
+        return self._pauses
+
+    @property
     def num_followers(self) -> int:
         return len(self._subscriptions)
 
     def subscribe(self) -> Subscription:
         """Follow what changes from now on. Whoever subscribes must `unsubscribe`."""
-        self._take_own_pauses()
         subscription = Subscription(self._num_steps, self._num_ended, self._num_completed)
         self._subscriptions.append(subscription)
         return subscription
@@ -292,11 +297,7 @@ class Recorder:
             self._on_step(report.step)
         for ended in report.ended:
             self._on_ended(ended)
-        self.pauses.extend(report.pauses)
-        self._take_own_pauses()
-
-    def _take_own_pauses(self) -> None:
-        self.pauses.extend(self._own_pauses.take())
+        self._pauses.extend(report.pauses)
 
     def _on_wait(self, wait: Wait) -> None:
         found = self._live.get(wait.handle)
@@ -344,18 +345,17 @@ class Recorder:
         self._steps.append((data, self._owners))
         work = array("I", report.work)
         tokens, requests = sum(work[2::4]), len(work) // 4
-        times = report.start_ns, report.computed_ns, report.sampled_ns, report.end_ns
-        prefilling = self._prefilling(work) if any(kind != StepKind.DECODE for kind in work[3::4]) else ()
-        live = self._live
+        instants = report.instants()
+        prefilling = self._prefilling(work) if work[3::4].count(StepKind.DECODE) < requests else ()
         for first in range(0, len(work), 4):
-            found = live.get(work[first])
+            found = self._live.get(work[first])
             if found is None:
                 continue
             choice = found[1]
             kind = work[first + 3]
             if prefilling and kind == StepKind.DECODE:
                 choice.prefilled_by[choice.num_steps] = prefilling
-            choice.rows.extend((number, *times, work[first + 1], work[first + 2], kind, tokens, requests))
+            choice.rows.extend((number, *instants, work[first + 1], work[first + 2], kind, tokens, requests))
             self._num_rows += 1
 
     def _prefilling(self, work: array[int]) -> tuple[str, ...]:
