@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sojourn.core.request import Request, WaitingReason
@@ -156,5 +156,5 @@ def _kind(request: Request) -> StepKind:
     return StepKind.PREFILL if request.num_computed < len(request.prompt_ids) else StepKind.DECODE
 
 
-def _handles(requests: Iterable[Request]) -> bytes:
-    return array("I", [request.sequence for request in requests]).tobytes()
+def _handles(requests: Sequence[Request]) -> bytes:
+    return array("I", [request.sequence for request in requests]).tobytes() if requests else b""

@@ -140,6 +140,8 @@ class Scheduler:
         return deltas
 
     def waiting_by_reason(self) -> dict[str, int]:
+        if not self.waiting:
+            return {}
         return {str(reason): count for reason, count in Counter(r.waiting_reason for r in self.waiting).items()}
 
     def audit(self) -> None:

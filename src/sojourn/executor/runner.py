@@ -66,8 +66,8 @@ class ModelRunner:
         last_rows = hidden[plan.cu_seqlens_q[1:] - 1]
         # A NaN anywhere in a chunk reaches its last row through attention, so checking that one is enough to keep
         # poisoned blocks out of the prefix cache.
-        failed: NDArray[np.bool_] = np.logical_not(np.isfinite(last_rows).all(axis=1))
-        sampled = np.flatnonzero(plan.samples & ~failed)
+        failed: NDArray[np.bool_] = ~np.logical_and.reduce(np.isfinite(last_rows), axis=1)
+        sampled = (plan.samples & ~failed).nonzero()[0]
         prompt_logprobs = self._prompt_logprobs(plan, hidden, failed)
         rows, slots = last_rows[sampled], plan.slots[sampled]
         only_best = self.sampler.wants_only_best(slots)
@@ -75,7 +75,8 @@ class ModelRunner:
         best = self.backend.argmax(rows) if len(sampled) and only_best else None
         computed = time.monotonic_ns()
 
-        token_ids = np.full(len(plan.slots), -1, np.int32)
+        token_ids = np.empty(len(plan.slots), np.int32)
+        token_ids.fill(-1)
         logprobs: list[TokenLogprobs | None] = [None] * len(plan.slots)
         choice = None
         if logits is not None:
@@ -105,7 +106,7 @@ class ModelRunner:
         A row without logprobs (its logits hold a NaN) makes its sequence one of the failed.
         """
         found: dict[int, list[TokenLogprobs | None]] = {}
-        for index in np.flatnonzero(plan.prompt_logprobs & ~failed).tolist():
+        for index in (plan.prompt_logprobs & ~failed).nonzero()[0].tolist():
             first, last = int(plan.cu_seqlens_q[index]), int(plan.cu_seqlens_q[index + 1])
             start = int(plan.positions[first])
             prompt, count = self.sampler.prompt_of(int(plan.slots[index]))

@@ -161,7 +161,7 @@ class EngineReport(msgspec.Struct, frozen=True, array_like=True):
     admitted: list[Admitted] = []
     ended: list[Ended] = []
     pauses: list[tuple[int, int]] = []  # of the garbage collector: start and end
-    blocks: bytes = b""  # array("i"): block, BlockState, handle of who computed it or -1; in order of change
+    blocks: bytes = b""  # array("q"): block, BlockState, handle of who computed it or -1; in order of change
     step: bytes = b""  # an encoded StepReport: the front end keeps steps in this form
 
 

@@ -41,8 +41,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
 
 
-class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Gauges at the end of a step, and counters since the engine started."""
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Gauges at the end of a step, and counters since the engine started. Goes with every step, hence without names."""
 
     step: int = 0
     num_running: int = 0
