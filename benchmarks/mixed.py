@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sojourn.bench.exchange import Endpoint, Recording, exchange
@@ -54,7 +55,7 @@ async def _with_stream(endpoint: Endpoint, model: str, prompts: Load, stream: st
     running = asyncio.create_task(
         exchange(endpoint, endpoint.request("POST", "/v1/completions", endless), LIMIT_S, recording=recording)
     )
-    while len(recording.events) < 2:
+    while len(recording.packets) < 2:  # of its tokens, since the head of the answer is parsed at once
         if running.done():
             raise SystemExit(f"the running stream ended at once: {recording.error or recording.body!r}")
         await asyncio.sleep(0.005)
@@ -64,6 +65,8 @@ async def _with_stream(endpoint: Endpoint, model: str, prompts: Load, stream: st
     if running.done():
         raise SystemExit("the running stream reached its end before the prompts did: give fewer or shorter prompts")
     running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
     times = [at for at, _ in recording.events]
     # The gap that the first prompt falls into and the one that the last leaves open count too.
     inside = [(a, b) for a, b in zip(times, [*times[1:], end], strict=True) if b > start and a < end]

@@ -65,6 +65,19 @@ def test_deep_in_a_prompt_a_token_costs_more_and_the_next_prompt_begins_anew() -
     assert pace.prompt_tokens_beside(1, 5000) == pytest.approx(20, abs=1), "as the nearest known depth"
 
 
+def test_every_step_of_a_long_prompt_keeps_to_the_stretch() -> None:
+    pace = StepPace(5.0)
+    pace.observe(1, 0, 0, 0.004)
+    for prompt in range(3):
+        depth = 0
+        while depth < 4000:
+            chunk = pace.prompt_tokens_beside(1, depth)
+            seconds = 0.004 + chunk * (0.0004 + 0.0000004 * depth)  # attention: a token looks at all before it
+            pace.observe(1, chunk, depth, seconds)
+            depth += chunk
+            assert prompt == 0 or seconds <= 5.0 * 0.004 * 1.1
+
+
 def test_prompts_always_advance_and_begin_with_a_guess() -> None:
     pace = StepPace(1.0)
     assert pace.prompt_tokens_beside(3, 0) == FIRST_CHUNK

@@ -65,6 +65,7 @@ class Recording:
     sent: float = 0.0
     ended: float = 0.0
     status: int = 0
+    packets: list[tuple[float, bytes]] = field(default_factory=list)  # of a stream, while they are not parsed yet
     events: list[tuple[float, bytes]] = field(default_factory=list)
     body: bytes = b""  # of an answer that is no event stream, e.g. an error
     error: str | None = None
@@ -79,18 +80,17 @@ class _Receiver(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._events = EventParser()
         self._is_stream = False
-        self._packets: list[tuple[float, bytes]] = []
         self._now = 0.0  # when the packet came that is being parsed
 
     def data_received(self, data: bytes) -> None:
-        self._packets.append((time.perf_counter(), data))
+        self.recording.packets.append((time.perf_counter(), data))
         # A DONE or last chunk that is cut in two is found when the server closes the connection, as it was asked to.
         if not self._is_stream or DONE in data or data.endswith(LAST_CHUNK):
             self.parse()
 
     def parse(self) -> None:
         """What has come since the last call."""
-        packets, self._packets = self._packets, []
+        packets, self.recording.packets = self.recording.packets, []
         for self._now, data in packets:
             try:
                 self._parser.feed_data(data)
