@@ -108,14 +108,13 @@ class Bench {
         const auto row = [&](std::int64_t i) {
           return (i / shared * shape_.num_heads + head * shared + i % shared) * dim;
         };
-        for (item.chunk = 0; item.chunk < chunks; ++item.chunk) {
-          for (std::int64_t i = begin; i < end; ++i) {
-            item.q[i - begin] = q_.data() + row(i);
-            item.positions[i - begin] = first + i / shared;
-            item.partial[i - begin] = partials_.data() + ((i - begin) * chunks + item.chunk) * (dim + 2);
-          }
-          kernels_.attend(shape_, store_.layer(layer), item);
+        item.chunks = chunks;
+        for (std::int64_t i = begin; i < end; ++i) {
+          item.q[i - begin] = q_.data() + row(i);
+          item.positions[i - begin] = first + i / shared;
+          item.partial[i - begin] = partials_.data() + (i - begin) * chunks * (dim + 2);
         }
+        kernels_.attend(shape_, store_.layer(layer), item);
         for (std::int64_t i = begin; i < end; ++i)
           kernels_.merge(partials_.data() + (i - begin) * chunks * (dim + 2), chunks, dim, out_.data() + row(i));
       }

@@ -75,14 +75,14 @@ void Executor::plan_attention(const std::vector<Op>& ops, Step& step) {
     step.scratch.push_back(allocate<float>(scratch_floats));
 }
 
-// The item of one tile and chunk; query i's partial goes to partials + i * partial_stride.
-AttentionItem Executor::item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, float* partials,
-                                std::int64_t partial_stride) const {
+// The item of one tile and `chunks` of its chunks; query i's partials go to partials + i * partial_stride.
+AttentionItem Executor::item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, std::int64_t chunks,
+                                float* partials, std::int64_t partial_stride) const {
   const AttentionShape& shape = kv_layers_[static_cast<std::size_t>(op.id)].shape;
   const Buffer& q = buffers_[static_cast<std::size_t>(op.x)];
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   AttentionItem item{};
-  item.count = tile.count, item.kv_head = tile.kv_head, item.chunk = chunk;
+  item.count = tile.count, item.kv_head = tile.kv_head, item.chunk = chunk, item.chunks = chunks;
   item.block_table = step.input.block_tables + tile.sequence * step.input.table_width;
   for (std::int64_t i = 0; i < tile.count; ++i) {
     const std::int64_t query = tile.first_query + i;
@@ -121,8 +121,7 @@ void Executor::attend_whole(const Op& op, Step& step, AttentionWork& work, int w
     if (next >= tiles.size()) return;
     const Tile& tile = tiles[next];
     const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
-    for (std::int64_t c = 0; c < chunks; ++c)
-      vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + c, scratch + c * partial, chunks * partial));
+    vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk, chunks, scratch, chunks * partial));
     for (std::int64_t i = 0; i < tile.count; ++i)
       vector_.merge(scratch + i * chunks * partial, chunks, kv.shape.head_dim, output_of(op, step, tile, i));
   }
@@ -141,7 +140,7 @@ void Executor::attend_in_chunks(const Op& op, Step& step, AttentionWork& work) {
     const std::int64_t chunk = static_cast<std::int64_t>(next) - plan.first_item[t];
     const std::int64_t chunks = tile.last_chunk - tile.first_chunk + 1;
     float* place = step.partials.get() + plan.first_item[t] * kQueryTile * partial;
-    vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + chunk, place + chunk * partial, chunks * partial));
+    vector_.attend(kv.shape, kv.layer(), item_of(op, step, tile, tile.first_chunk + chunk, 1, place + chunk * partial, chunks * partial));
     // Its other chunks may be other workers': what they wrote is seen by whoever counts after them.
     if (work.computed[t].fetch_add(1, std::memory_order_acq_rel) + 1 < chunks) continue;
     for (std::int64_t i = 0; i < tile.count; ++i)

@@ -178,14 +178,13 @@ class PagedKV {
     item.count = end - begin;
     item.kv_head = kv_head;
     item.block_table = block_table;
-    for (item.chunk = 0; item.chunk < chunks; ++item.chunk) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        item.q[i - begin] = q + offset(i);
-        item.positions[i - begin] = positions[i / shared];
-        item.partial[i - begin] = partials.data() + ((i - begin) * chunks + item.chunk) * stride;
-      }
-      kernels_.attend(shape_, layer(), item);
+    item.chunks = chunks;
+    for (std::int64_t i = begin; i < end; ++i) {
+      item.q[i - begin] = q + offset(i);
+      item.positions[i - begin] = positions[i / shared];
+      item.partial[i - begin] = partials.data() + (i - begin) * chunks * stride;
     }
+    kernels_.attend(shape_, layer(), item);
     for (std::int64_t i = begin; i < end; ++i)
       kernels_.merge(partials.data() + (i - begin) * chunks * stride, chunks, dim, out + offset(i));
   }

@@ -43,7 +43,7 @@ struct Case {
     std::vector<float> partials(static_cast<std::size_t>(count * kChunks * (dim + 2))), out(static_cast<std::size_t>(count * dim));
     AttentionItem item{};
     item.count = count, item.kv_head = kv_head, item.block_table = table.data();
-    for (item.chunk = 0; item.chunk < kChunks; ++item.chunk) {
+    for (item.chunk = 0, item.chunks = 1; item.chunk < kChunks; ++item.chunk) {  // one by one, unlike the executor's tiles
       for (std::int64_t i = 0; i < count; ++i) {
         item.q[i] = q.data() + (first + i) * dim;
         item.positions[i] = position_of(first + i);

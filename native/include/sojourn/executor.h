@@ -148,8 +148,8 @@ class Executor {
   void attention_op(const Op& op, Step& step, int worker, std::size_t index);
   void attend_whole(const Op& op, Step& step, AttentionWork& work, int worker);
   void attend_in_chunks(const Op& op, Step& step, AttentionWork& work);
-  AttentionItem item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, float* partials,
-                        std::int64_t partial_stride) const;
+  AttentionItem item_of(const Op& op, const Step& step, const Tile& tile, std::int64_t chunk, std::int64_t chunks,
+                        float* partials, std::int64_t partial_stride) const;
   float* output_of(const Op& op, const Step& step, const Tile& tile, std::int64_t i) const;
   void experts_op(const Op& op, Step& step, int worker);
   void route(const Experts& experts, const Buffer& scores, std::int64_t begin, std::int64_t end);

@@ -37,15 +37,16 @@ struct KVLayer {
 // Bytes of K (and as many of V) that one block of one layer takes.
 std::size_t kv_block_bytes(const AttentionShape& shape);
 
-// One work item: up to kQueryTile query vectors of one KV head against one chunk of one sequence's context.
+// One work item: up to kQueryTile query vectors of one KV head against some chunks of one sequence's context, those of
+// positions [chunk * kAttentionChunk, (chunk + chunks) * kAttentionChunk).
 struct AttentionItem {
   const float* q[kQueryTile];        // each [head_dim]
   std::int64_t positions[kQueryTile];  // of the query's token, which sees itself
   std::int64_t count;                // queries in this item
   std::int64_t kv_head;
-  std::int64_t chunk;                // covers positions [chunk * kAttentionChunk, (chunk + 1) * kAttentionChunk)
+  std::int64_t chunk, chunks;
   const std::int32_t* block_table;   // of the sequence
-  float* partial[kQueryTile];        // each [head_dim + 2]: the maximum, the sum, then the unnormalised output
+  float* partial[kQueryTile];        // each [chunks, head_dim + 2]: maximum, sum, then the unnormalised output
 };
 
 struct VectorKernels {

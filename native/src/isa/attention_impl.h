@@ -87,10 +87,11 @@ struct Pages {
   }
 };
 
-// Of the item's queries, those that see anything, their vectors scaled.
+// Of the item's queries, those that see anything of a chunk, their vectors scaled.
 struct Work {
   std::int64_t begin;  // first position of the chunk
   std::int64_t count;
+  bool whole = false;  // `queries` are all of the item's: they stay as they are for the next chunk that all of them see
   Span spans[kQueryTile];
   float* partial[kQueryTile];
   alignas(64) float queries[kQueryTile * kQueryStride];  // [kQueryTile][kQueryStride]
@@ -152,21 +153,28 @@ void turn_queries(Work& work, std::int64_t head_dim) {
     for (std::int64_t d = 0; d < head_dim; ++d) work.queries[i * kQueryStride + d] = turned[d * work.count + i];
 }
 
+// For the item's chunk number `c`.
 template <typename T>
-void gather(const AttentionShape& shape, const AttentionItem& item, Work& work) {
-  work.begin = item.chunk * kAttentionChunk;
+void gather(const AttentionShape& shape, const AttentionItem& item, std::int64_t c, Work& work) {
+  const float* seen[kQueryTile];
+  work.begin = (item.chunk + c) * kAttentionChunk;
   work.count = 0;
   for (std::int64_t i = 0; i < item.count; ++i) {
-    clear_partial(item.partial[i], shape.head_dim);
+    float* partial = item.partial[i] + c * (shape.head_dim + 2);
+    clear_partial(partial, shape.head_dim);
     const Span span = visible(shape, item.positions[i], work.begin);
     if (span.first >= span.last) continue;
     const std::int64_t at = work.count++;
     work.spans[at] = span;
-    work.partial[at] = item.partial[i];
-    float* query = work.queries + at * kQueryStride;
-    for (std::int64_t d = 0; d < shape.head_dim; d += kLanes)
-      store(query + d, load(item.q[i] + d) * broadcast(shape.scale));
+    work.partial[at] = partial;
+    seen[at] = item.q[i];
   }
+  const bool whole = work.count == item.count;
+  if (whole && work.whole) return;
+  work.whole = whole;
+  for (std::int64_t at = 0; at < work.count; ++at)
+    for (std::int64_t d = 0; d < shape.head_dim; d += kLanes)
+      store(work.queries + at * kQueryStride + d, load(seen[at] + d) * broadcast(shape.scale));
   if constexpr (kCoded<T>) turn_queries(work, shape.head_dim);
 }
 
@@ -384,10 +392,7 @@ void mix(const Pages<T>& values, std::int64_t head_dim, Work& work, std::int64_t
 }
 
 template <typename T>
-void attend_pages(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
-  Work work;
-  gather<T>(shape, item, work);
-  if (work.count == 0) return;
+void attend_chunk(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item, Work& work) {
   const Pages<T> keys(layer.keys, shape, item), values(layer.values, shape, item);
   Scales scales;
   if constexpr (kCoded<T>) scales.read(keys, values, work.begin, work.all(0, work.count));
@@ -399,6 +404,15 @@ void attend_pages(const AttentionShape& shape, const KVLayer& layer, const Atten
       weigh<kCoded<T>>(shape, work.spans[i], scales, work.scores + i * kScoreStride, work.partial[i]);
     mix<kRows>(values, shape.head_dim, work, first);
   });
+}
+
+template <typename T>
+void attend_pages(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
+  Work work;
+  for (std::int64_t c = 0; c < item.chunks; ++c) {
+    gather<T>(shape, item, c, work);
+    if (work.count > 0) attend_chunk<T>(shape, layer, item, work);
+  }
 }
 
 void attend(const AttentionShape& shape, const KVLayer& layer, const AttentionItem& item) {
@@ -451,19 +465,47 @@ float exp_one(float x) {
   return lanes[0];
 }
 
+// Partials that are joined together, so that sums stay in registers from one to the next.
+struct Joined {
+  static constexpr std::int64_t kMost = 64;
+  const float* partial[kMost];
+  float factor[kMost];
+  std::int64_t count = 0;
+};
+
+// Adds kColumns times sixteen dimensions of all, from `dim` on, to `out`; the first ones start it.
+template <int kColumns>
+SOJOURN_INLINE void join(const Joined& joined, std::int64_t dim, bool first, float* out) {
+  F32x16 acc[kColumns];
+#pragma GCC unroll 4
+  for (int c = 0; c < kColumns; ++c) acc[c] = first ? broadcast(0.0f) : load(out + dim + c * kLanes);
+  for (std::int64_t i = 0; i < joined.count; ++i) {
+    const F32x16 factor = broadcast(joined.factor[i]);
+    const float* output = joined.partial[i] + 2 + dim;
+#pragma GCC unroll 4
+    for (int c = 0; c < kColumns; ++c) acc[c] = fma(factor, load(output + c * kLanes), acc[c]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < kColumns; ++c) store(out + dim + c * kLanes, acc[c]);
+}
+
 void merge(const float* partials, std::int64_t chunks, std::int64_t head_dim, float* out) {
   const std::int64_t stride = head_dim + 2;
   float largest = -kInfinity, total = 0.0f;
   for (std::int64_t c = 0; c < chunks; ++c) largest = partials[c * stride] > largest ? partials[c * stride] : largest;
-  for (std::int64_t d = 0; d < head_dim; d += kLanes) store(out + d, broadcast(0.0f));
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    const float* partial = partials + c * stride;
-    if (partial[1] == 0.0f) continue;  // nothing seen
-    const float factor = exp_one(partial[0] - largest);
-    const F32x16 weight = broadcast(factor);
-    total += factor * partial[1];
-    for (std::int64_t d = 0; d < head_dim; d += kLanes)
-      store(out + d, fma(weight, load(partial + 2 + d), load(out + d)));
+  for (std::int64_t begin = 0; begin < chunks; begin += Joined::kMost) {
+    Joined joined;
+    for (std::int64_t c = begin; c < chunks && c < begin + Joined::kMost; ++c) {
+      const float* partial = partials + c * stride;
+      if (partial[1] == 0.0f) continue;  // nothing seen
+      const float factor = exp_one(partial[0] - largest);
+      joined.partial[joined.count] = partial;
+      joined.factor[joined.count++] = factor;
+      total += factor * partial[1];
+    }
+    std::int64_t d = 0;
+    for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) join<4>(joined, d, begin == 0, out);
+    for (; d < head_dim; d += kLanes) join<1>(joined, d, begin == 0, out);
   }
   if (total == 0.0f) return;
   for (std::int64_t d = 0; d < head_dim; d += kLanes) store(out + d, load(out + d) / broadcast(total));
