@@ -295,7 +295,7 @@ def assert_same(left: matmul.QuantizedRows, right: matmul.QuantizedRows) -> None
 @settings(max_examples=60, deadline=None)
 @given(
     x=st.integers(1, 3).flatmap(
-        lambda rows: st.sampled_from([1, 31, 32, 64, 96, 130]).flatmap(
+        lambda rows: st.sampled_from([1, 31, 32, 64, 96, 130, 512, 1100]).flatmap(
             lambda k: arrays(np.float32, (rows, k), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
         )
     )
@@ -313,8 +313,10 @@ def test_ties_go_to_the_even_code(isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
-def test_what_cannot_be_coded_makes_its_group_nan(isa: str, bad: float) -> None:
-    x = activations(2, 96)
+@pytest.mark.parametrize("columns", [96, 600])  # 600: some groups one by one, others side by side
+def test_what_cannot_be_coded_makes_its_group_nan(isa: str, columns: int, bad: float) -> None:
+    x = activations(2, columns)
+    x[0, 64:96] = 2.0**-120  # a group that counts as zeros beside one that is NaN
     clean = matmul.quantize_rows(isa, x)
     x[1, 40] = bad
     spoiled = matmul.quantize_rows(isa, x)

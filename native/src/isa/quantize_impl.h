@@ -41,7 +41,13 @@ void quantize_rows(const float* x, std::int64_t ldx, std::int64_t k, std::int64_
     std::int8_t* codes = out.codes + r * out.padded_k;
     float* scales = out.scales + r * (out.padded_k / kActivationGroup);
     std::int32_t* sums = out.sums + r * (out.padded_k / 16);
-    for (std::int64_t first = 0; first < out.padded_k; first += kActivationGroup) {
+    std::int64_t first = 0;
+    if constexpr (V::kGroupsTogether > 1) {
+      constexpr std::int64_t kTogether = V::kGroupsTogether * kActivationGroup;
+      for (; first + kTogether <= k; first += kTogether)
+        V::quantize_groups(row + first, kSmallestMaximum, codes + first, scales + first / kActivationGroup, sums + first / 16);
+    }
+    for (; first < out.padded_k; first += kActivationGroup) {
       alignas(64) float padded[kActivationGroup] = {};
       const float* group = row + first;
       if (first + kActivationGroup > k) {

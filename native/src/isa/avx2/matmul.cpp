@@ -108,6 +108,7 @@ struct Avx2 {
   static constexpr int kTileRegisters = 4;
   static constexpr std::int64_t kPrefetchAhead = 24576;
   static constexpr std::int64_t kLargeStrip = 65536;
+  static constexpr int kGroupsTogether = 1;
   static constexpr bool kMasksHighNibbles = false;
 
   static SOJOURN_INLINE Floats zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

@@ -120,6 +120,57 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm512_cvtepi32_epi8(rounded));
     return _mm512_reduce_add_epi32(rounded);
   }
+
+  // Lane i: op over all lanes of v[i]. Each stage halves the lanes that a vector takes, and puts two vectors into one.
+  template <class Op>
+  static SOJOURN_INLINE __m512i over_lanes(__m512i* v, Op op) {
+    SOJOURN_UNROLL
+    for (int i = 0; i < 8; ++i)
+      v[i] = op(_mm512_shuffle_i32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_i32x4(v[i], v[i + 8], 0xee));
+    SOJOURN_UNROLL
+    for (int i = 0; i < 4; ++i)
+      v[i] = op(_mm512_shuffle_i32x4(v[i], v[i + 4], 0x88), _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd));
+    SOJOURN_UNROLL
+    for (int i = 0; i < 2; ++i) v[i] = op(_mm512_unpacklo_epi64(v[i], v[i + 2]), _mm512_unpackhi_epi64(v[i], v[i + 2]));
+    const __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
+    const __m512i mixed = op(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_epi32(order, mixed);
+  }
+
+  // What quantize_group does, for sixteen groups side by side: their scales are one division, their sums one tree.
+  static constexpr int kGroupsTogether = 16;
+  static SOJOURN_INLINE void quantize_groups(const float* x, float smallest, std::int8_t* codes, float* scales,
+                                             std::int32_t* sums) {
+    const __m512i sign_cleared = _mm512_set1_epi32(0x7fffffff);
+    __m512i v[16];
+    SOJOURN_UNROLL
+    for (int g = 0; g < 16; ++g)
+      v[g] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(load(x + 32 * g)), sign_cleared),
+                              _mm512_and_si512(_mm512_castps_si512(load(x + 32 * g + 16)), sign_cleared));
+    const __m512i bits = over_lanes(v, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); });
+    const __m512 maximum = _mm512_castsi512_ps(bits), levels = _mm512_set1_ps(127.0f);
+    const __mmask16 finite = _mm512_cmplt_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+    const __mmask16 coded = _mm512_mask_cmp_ps_mask(finite, maximum, _mm512_set1_ps(smallest), _CMP_GE_OQ);
+    const __m512 uncoded = _mm512_castsi512_ps(_mm512_maskz_set1_epi32(static_cast<__mmask16>(~finite), 0x7fc00000));
+    store(scales, _mm512_mask_div_ps(uncoded, coded, maximum, levels));
+    alignas(64) float factors[16];
+    store(factors, _mm512_maskz_div_ps(coded, levels, maximum));
+    __m512i sum[2];
+    for (int half = 0; half < 2; ++half) {
+      SOJOURN_UNROLL
+      for (int g = 0; g < 16; ++g) {
+        const int at = 32 * g + 16 * half;
+        v[g] = _mm512_cvtps_epi32(mul(load(x + at), broadcast(factors[g])));  // 0 times NaN or infinity has the code 0
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + at), _mm512_cvtepi32_epi8(v[g]));
+      }
+      sum[half] = _mm512_maskz_mov_epi32(coded, over_lanes(v, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }));
+    }
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    _mm512_storeu_si512(sums, _mm512_permutex2var_epi32(sum[0], low, sum[1]));
+    _mm512_storeu_si512(sums + 16, _mm512_permutex2var_epi32(sum[0], high, sum[1]));
+  }
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Portable {
   static constexpr int kTileRegisters = 16;
   static constexpr std::int64_t kPrefetchAhead = 0;
   static constexpr std::int64_t kLargeStrip = 0;
+  static constexpr int kGroupsTogether = 1;
   static constexpr bool kMasksHighNibbles = false;
 
   template <class Function>
