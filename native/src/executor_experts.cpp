@@ -172,8 +172,10 @@ void Executor::multiply(const std::vector<const std::vector<int>*>& matrices, co
       const std::int64_t pairs = matrix.panels / 2, items = (pairs + kClaim - 1) / kClaim;
       for (; item < first_item + items; item = next.value.fetch_add(1, std::memory_order_relaxed)) {
         const std::int64_t begin = (item - first_item) * kClaim, end = std::min(begin + kClaim, pairs);
-        matmul_.matmul(matrix, View{x, 0}.quantized(first), x.row(first), x.stride, rows, {2 * begin, 2 * end, nullptr},
-                       outs[i]->row(first), outs[i]->stride);
+        const std::int64_t later = begin + kClaim * pool_.size();  // this worker's next claim, if all take equally long
+        const PanelRange range{2 * begin, 2 * end, later < pairs ? matrix.pair(later) : nullptr};
+        matmul_.matmul(matrix, View{x, 0}.quantized(first), x.row(first), x.stride, rows, range, outs[i]->row(first),
+                       outs[i]->stride);
       }
       first_item += items;
     }
