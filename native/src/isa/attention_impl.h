@@ -7,6 +7,7 @@
 // does not see takes part in nothing: not in its maximum, not in its sum, not by a zero times whatever lies there.
 #pragma once
 
+#include "attention_merge_impl.h"
 #include "kv_codes_impl.h"
 #include "simd.h"
 #include "sojourn/vector_ops.h"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr std::int64_t kScoreStride = kAttentionChunk + kLanes;  // no power of two: each row in cache sets of its own,
 constexpr std::int64_t kQueryStride = kMaxHeadDim + kLanes;      // as here
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 template <int kCount>
 struct Count {
@@ -456,59 +456,6 @@ void write_kv(const AttentionShape& shape, const KVLayer& layer, std::int64_t bl
     case KVType::F32: return write_pages<float>(shape, layer, block, offset, k, v);
     case KVType::Int8: return write_pages<std::int8_t>(shape, layer, block, offset, k, v);
   }
-}
-
-// exp(x) of one non-positive number.
-float exp_one(float x) {
-  float lanes[kLanes];
-  store(lanes, exp_nonpositive(broadcast(x)));
-  return lanes[0];
-}
-
-// Partials that are joined together, so that sums stay in registers from one to the next.
-struct Joined {
-  static constexpr std::int64_t kMost = 64;
-  const float* partial[kMost];
-  float factor[kMost];
-  std::int64_t count = 0;
-};
-
-// Adds kColumns times sixteen dimensions of all, from `dim` on, to `out`; the first ones start it.
-template <int kColumns>
-SOJOURN_INLINE void join(const Joined& joined, std::int64_t dim, bool first, float* out) {
-  F32x16 acc[kColumns];
-#pragma GCC unroll 4
-  for (int c = 0; c < kColumns; ++c) acc[c] = first ? broadcast(0.0f) : load(out + dim + c * kLanes);
-  for (std::int64_t i = 0; i < joined.count; ++i) {
-    const F32x16 factor = broadcast(joined.factor[i]);
-    const float* output = joined.partial[i] + 2 + dim;
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) acc[c] = fma(factor, load(output + c * kLanes), acc[c]);
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < kColumns; ++c) store(out + dim + c * kLanes, acc[c]);
-}
-
-void merge(const float* partials, std::int64_t chunks, std::int64_t head_dim, float* out) {
-  const std::int64_t stride = head_dim + 2;
-  float largest = -kInfinity, total = 0.0f;
-  for (std::int64_t c = 0; c < chunks; ++c) largest = partials[c * stride] > largest ? partials[c * stride] : largest;
-  for (std::int64_t begin = 0; begin < chunks; begin += Joined::kMost) {
-    Joined joined;
-    for (std::int64_t c = begin; c < chunks && c < begin + Joined::kMost; ++c) {
-      const float* partial = partials + c * stride;
-      if (partial[1] == 0.0f) continue;  // nothing seen
-      const float factor = exp_one(partial[0] - largest);
-      joined.partial[joined.count] = partial;
-      joined.factor[joined.count++] = factor;
-      total += factor * partial[1];
-    }
-    std::int64_t d = 0;
-    for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) join<4>(joined, d, begin == 0, out);
-    for (; d < head_dim; d += kLanes) join<1>(joined, d, begin == 0, out);
-  }
-  if (total == 0.0f) return;
-  for (std::int64_t d = 0; d < head_dim; d += kLanes) store(out + d, load(out + d) / broadcast(total));
 }
 
 }  // namespace
