@@ -150,14 +150,18 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_loop() {
         : "v"(activations), "v"(codes));
 }
 
+// Twelve chains, of whatever width the operands are.
+#define SOJOURN_TWELVE_FMAS                                                                                             \
+  "vfmadd213ps %13, %12, %0\n vfmadd213ps %13, %12, %1\n vfmadd213ps %13, %12, %2\n vfmadd213ps %13, %12, %3\n"        \
+  "vfmadd213ps %13, %12, %4\n vfmadd213ps %13, %12, %5\n vfmadd213ps %13, %12, %6\n vfmadd213ps %13, %12, %7\n"        \
+  "vfmadd213ps %13, %12, %8\n vfmadd213ps %13, %12, %9\n vfmadd213ps %13, %12, %10\n vfmadd213ps %13, %12, %11"
+
 __attribute__((target("avx512f"))) void fma_loop() {
   const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
   __m512 a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x, k = x, l = x;
   for (int step = 0; step < kPeakSteps; ++step)
     asm volatile(
-        "vfmadd213ps %13, %12, %0\n vfmadd213ps %13, %12, %1\n vfmadd213ps %13, %12, %2\n vfmadd213ps %13, %12, %3\n"
-        "vfmadd213ps %13, %12, %4\n vfmadd213ps %13, %12, %5\n vfmadd213ps %13, %12, %6\n vfmadd213ps %13, %12, %7\n"
-        "vfmadd213ps %13, %12, %8\n vfmadd213ps %13, %12, %9\n vfmadd213ps %13, %12, %10\n vfmadd213ps %13, %12, %11"
+        SOJOURN_TWELVE_FMAS
         : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j), "+v"(k), "+v"(l)
         : "v"(x), "v"(y));
 }
@@ -167,9 +171,7 @@ __attribute__((target("avx2,fma"))) void fma_loop_256() {
   __m256 a = x, b = x, c = x, d = x, e = x, f = x, g = x, h = x, i = x, j = x, k = x, l = x;
   for (int step = 0; step < kPeakSteps; ++step)
     asm volatile(
-        "vfmadd213ps %13, %12, %0\n vfmadd213ps %13, %12, %1\n vfmadd213ps %13, %12, %2\n vfmadd213ps %13, %12, %3\n"
-        "vfmadd213ps %13, %12, %4\n vfmadd213ps %13, %12, %5\n vfmadd213ps %13, %12, %6\n vfmadd213ps %13, %12, %7\n"
-        "vfmadd213ps %13, %12, %8\n vfmadd213ps %13, %12, %9\n vfmadd213ps %13, %12, %10\n vfmadd213ps %13, %12, %11"
+        SOJOURN_TWELVE_FMAS
         : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "+x"(e), "+x"(f), "+x"(g), "+x"(h), "+x"(i), "+x"(j), "+x"(k), "+x"(l)
         : "x"(x), "x"(y));
 }
