@@ -219,9 +219,18 @@ struct FloatTile {
 
 // ---- the product ------------------------------------------------------------------------------------------------------
 
+// How many strips ahead a strip prefetches; 0: a fixed distance instead, since whole strips are too large. Where it has
+// several tiles only the last one prefetches, the next strip.
+template <class V>
+std::int64_t strips_ahead(std::int64_t strip_bytes, std::int64_t tiles) {
+  if (tiles > 1) return 1;
+  if (strip_bytes > V::kLargeStrip) return 0;
+  const std::int64_t fitting = V::kPrefetchAhead / strip_bytes;
+  return fitting > 1 ? fitting : 1;
+}
+
 // What is worth asking for while a strip is computed: the strips that follow in this thread's range, and at its end those
-// of `next`, so that the memory is busy while the thread waits for others. Strips too large for that prefetch a fixed
-// distance ahead.
+// of `next`, so that the memory is busy while the thread waits for others.
 template <class V>
 std::int64_t distance_ahead(const Panels& w, const PanelRange& range, std::int64_t panel, std::int64_t strips,
                             std::int64_t wide) {
@@ -241,8 +250,7 @@ void for_each_tile(const Panels& w, std::int64_t rows, const PanelRange& range, 
   const std::int64_t tiles = (rows + V::kMaxRows - 1) / V::kMaxRows;
   const int wide = rows <= V::kFewRows ? V::kFewRowsPanels : V::kManyRowsPanels;
   const std::int64_t strip_bytes = wide * w.spans * static_cast<std::int64_t>(w.bytes_per_span);
-  const std::int64_t fitting = V::kPrefetchAhead / strip_bytes;
-  const std::int64_t strips = tiles > 1 ? 1 : strip_bytes > V::kLargeStrip ? 0 : fitting > 1 ? fitting : 1;
+  const std::int64_t strips = strips_ahead<V>(strip_bytes, tiles);
   for (std::int64_t panel = range.begin; panel < range.end;) {
     const int width = range.end - panel < wide ? static_cast<int>(range.end - panel) : wide;
     Strip strip{};
