@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 
-from sojourn.bench.exchange import Endpoint
+from sojourn.bench.exchange import DONE, Endpoint, Recording, exchange
 from sojourn.bench.http_load import Load, LoadReport, first_model, run_load
 from sojourn.errors import StartupError
 from tests.bench.canned_server import HEAD, Canned, chunk, event, reply, serving
@@ -60,6 +61,32 @@ def test_failures_are_counted_with_their_reason(pieces, word):
     report = run(Canned(pieces), Load(requests=2))
     assert (report.requests, report.failed) == (2, 2)
     assert word in report.errors[0]
+
+
+def test_a_done_that_is_cut_in_two_ends_the_answer():
+    body = b"".join(reply("a", "bc"))
+    cut = body.index(DONE) + 3
+    report = run(Canned([body[:cut], body[cut:]], pause=0.02), Load(requests=1))
+    assert (report.failed, report.output_tokens) == (0, 5)
+
+
+def test_who_leaves_an_answer_saw_its_packets_come_and_finds_its_events():
+    async def main() -> Recording:
+        async with serving(Canned(reply(*"abcdefghij"), pause=0.01)) as endpoint:
+            recording = Recording()
+            request = endpoint.request("POST", "/v1/completions", {})
+            running = asyncio.create_task(exchange(endpoint, request, 20.0, recording=recording))
+            while len(recording.packets) < 6:
+                assert not running.done(), "the answer ended before a packet of it was seen"
+                await asyncio.sleep(0.001)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            return recording
+
+    recording = asyncio.run(main())
+    assert recording.events
+    assert not recording.packets
 
 
 def test_a_server_that_says_nothing_is_given_up():
